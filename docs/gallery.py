@@ -126,14 +126,13 @@ def options(mode: type[ResidualConnection]) -> str:
 
 def constants(name: str) -> str:
     """Numbers that a connection computes from the shape of the model."""
-    config = ResidualConfig(ln_mode=name)
     found: dict[str, dict[str, list[float]]] = {}
-    for stack in STACKS:
+    for own in ResidualConfig(ln_mode=name).stack_configs:
         for layer in range(6):
-            first = build_connections(config, stack, layer)[0]
+            first = build_connections(own, layer)[0]
             for attribute, value in vars(first).items():
                 if type(value) is float and not attribute.startswith("initial"):
-                    found.setdefault(attribute, {}).setdefault(stack, []).append(value)
+                    found.setdefault(attribute, {}).setdefault(own.stack, []).append(value)
     if not found:
         return ""
 

@@ -325,8 +325,7 @@ def check_code(folder: Path, values: dict[str, Any], config: ResidualConfig) -> 
     for field in ("auto_map", "custom_pipelines"):
         _check_classes(folder / "config.json", field, values.get(field), fields.get(field))
     code = self_contained.model_code(config)
-    for stack in config.stacks:
-        mode = config.mode(stack)
+    for mode in (own.mode for own in config.stack_configs):
         if f"{mode.__module__.rpartition('.')[2]}.py" not in code:
             raise InputError(
                 f"{folder}: the code of ln_mode {mode.name!r} ({mode.__module__}) is missing, so that the model would "

@@ -93,7 +93,7 @@ def test_a_model_is_tuned_and_after_a_change_of_mode_goes_on_from_equal_loss(tmp
     assert losses(output)[0] == pytest.approx(losses(first)[-1], rel=1e-4)
     check_training(output)
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "resi_dual")
-    assert model.config.ln_options("encoder").dual_scale == 0.5
+    assert model.config.of("encoder").options.dual_scale == 0.5
     assert all(stack.boundary.norm.weight.any() for stack in (model.model.encoder, model.model.decoder))
 
 

@@ -17,7 +17,7 @@ class Highway(ResidualConnection):
 
     def __init__(self, config, place):
         super().__init__(config, place)
-        self.norm = build_norm(config, place.stack)
+        self.norm = build_norm(config)
         self.gate = nn.Parameter(torch.zeros(config.d_model))
 
     def forward(self, stream, sublayer):

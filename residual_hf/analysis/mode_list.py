@@ -42,11 +42,11 @@ def connection_parameters(name: str) -> int:
     """Parameters that a mode adds to the sub-layers, in 6+6 layers of width 512."""
     config = ResidualConfig(ln_mode=name, encoder_layers=6, decoder_layers=6, d_model=512)
     modules: list[nn.Module] = []
-    for stack in ("encoder", "decoder"):
-        modules.append(get_ln_mode(name).Boundary(config, stack))
+    for own in config.stack_configs:
+        modules.append(own.mode.Boundary(own))
         for layer in range(6):
-            for connection in build_connections(config, stack, layer):
-                inner = connection.inner_modules(config, connection.place)
+            for connection in build_connections(own, layer):
+                inner = connection.inner_modules(own, connection.place)
                 modules += [connection, *inner.values()]
     return sum(p.numel() for module in modules for p in module.parameters())
 

@@ -64,7 +64,7 @@ def change_ln_mode(
     changed = [
         name
         for name in (STACKS if stack is None else (stack,))
-        if (config.stack_ln_mode(name), vars(config.ln_options(name))) != (ln_mode, wanted)
+        if (config.of(name).ln_mode, vars(config.of(name).options)) != (ln_mode, wanted)
     ]
     plain = model
     try:
@@ -95,8 +95,8 @@ def way_to(model: ResidualForConditionalGeneration, stack: str, mode: Mode) -> s
     """How a stack reaches the plain mode that `mode` contains: `"keep"` it, `"fold"` it, or `"drop"` parameters that
     still have their starting values.
     """
-    base, present = base_of(mode), model.config.mode(stack)
-    options = vars(model.config.ln_options(stack))
+    base, present = base_of(mode), model.config.of(stack).mode
+    options = vars(model.config.of(stack).options)
     if present.name == base and options == vars(present.Options()):
         return "keep"
     if present.folds_into == base:
@@ -124,7 +124,7 @@ def check_options(mode: Mode, wanted: Mapping[str, Any]) -> None:
 
 def is_at_start(model: ResidualForConditionalGeneration, stack: str) -> bool:
     """Whether the parameters that the mode of a stack adds to its plainer mode still have no effect."""
-    mode, options = model.config.mode(stack), vars(model.config.ln_options(stack))
+    mode, options = model.config.of(stack).mode, vars(model.config.of(stack).options)
     return all(options[name] == value for name, value in mode.starting_options.items()) and all(
         torch.equal(parameter, torch.as_tensor(value).to(parameter).expand_as(parameter))
         for parameter, value in starting_parameters(model, stack)

@@ -100,12 +100,12 @@ def split_history(
     tensor: Tensor, config: ResidualConfig, stack: str, number: str | None, part: str
 ) -> Iterator[tuple[str, Tensor]]:
     """DLCL's weights (L+1, L+1, 1) of a stack as one row per layer, or the `part` of a norm under our name."""
-    layers, top, depth = f"model.{stack}.layers", f"model.{stack}.boundary", config.stack_layers(stack)
+    layers, top, depth = f"model.{stack}.layers", f"model.{stack}.boundary", config.of(stack).layers
     if number is None:
         for row in range(depth):
             yield f"{layers}.{row}.self_attn_residual.mix.weight", tensor[row, : row + 1, 0].clone()
         yield f"{top}.mix.weight", tensor[depth, :, 0].clone()
-    elif config.stack_ln_mode(stack) == "dlcl_pre":
+    elif config.of(stack).ln_mode == "dlcl_pre":
         yield f"{layers}.{int(number) - 1}.ffn_residual.output_norm.{part}", tensor
     elif int(number) == depth:
         yield f"{top}.norm.{part}", tensor
@@ -129,7 +129,7 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Residua
     for name, tensor in chain.from_iterable(split_parameter(*item, config) for item in kept):
         ours = name if name.startswith("model.") else rename_parameter(name)
         stack = name.removeprefix("model.").partition(".")[0]
-        unused = UNUSED.get(config.stack_ln_mode(stack)) if stack in config.stacks else None
+        unused = UNUSED.get(config.of(stack).ln_mode) if stack in config.stacks else None
         if ours is None:
             unknown.append(name)
         elif unused is None or not unused.search(ours):

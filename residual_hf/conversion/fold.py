@@ -56,7 +56,7 @@ def fold(model: Model, stacks: Sequence[str] | None = None) -> Model:
     model = fold_branch_warmup(model)
     plain = {name: plain_mode(model.config, name) for name in stacks}
     scales = {name: [c.foldable_scales() for c in connections(model.model.get_submodule(name))] for name in stacks}
-    changed = [name for name, mode in plain.items() if model.config.stack_ln_mode(name) != mode]
+    changed = [name for name, mode in plain.items() if model.config.of(name).ln_mode != mode]
     config = config_with_modes(model.config, {name: (plain[name], {}) for name in changed})
     folded = copy_into(model, config, separate=scales_tables(model.config, scales))
     for name in stacks:
@@ -75,7 +75,7 @@ def fold_branch_warmup(model: Model) -> Model:
     """
     if all(warmup.is_finished for warmup in branch_warmups(model)):
         return model
-    modes = {name: model.config.mode(name) for name in model.config.stacks}
+    modes = {own.stack: own.mode for own in model.config.stack_configs}
     warming = {name: mode for name, mode in modes.items() if mode.default_branch_warmup is not None}
     config = config_with_modes(model.config, {name: (str(mode.folds_into), {}) for name, mode in warming.items()})
     config.branch_warmup, config.admin_profile = None, model.config.admin_profile
@@ -91,7 +91,7 @@ def fold_branch_warmup(model: Model) -> Model:
 
 def plain_mode(config: ResidualConfig, stack: str) -> str:
     """The mode that a stack folds into, or its own mode if that is plain."""
-    mode = config.mode(stack)
+    mode = config.of(stack).mode
     if mode.name in {other.folds_into for other in LN_MODES.values()}:
         return mode.name
     if mode.folds_into is None:
@@ -109,7 +109,7 @@ def foldable_modes() -> list[str]:
 
 def config_with_modes(config: ResidualConfig, changed: Mapping[str, tuple[str, Mapping[str, Any]]]) -> ResidualConfig:
     """A copy of a config in which some stacks have another mode and options."""
-    present = {name: (config.stack_ln_mode(name), vars(config.ln_options(name))) for name in config.stacks}
+    present = {own.stack: (own.ln_mode, vars(own.options)) for own in config.stack_configs}
     of_stacks = [*copy.deepcopy({**present, **changed}).values()]
     (encoder, encoder_options), (decoder, decoder_options) = of_stacks[0], of_stacks[-1]
     config = copy.deepcopy(config)

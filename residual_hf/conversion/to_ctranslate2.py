@@ -57,15 +57,15 @@ class CTranslate2Target:
 
     def check(self, config: ResidualConfig) -> None:
         """Raise `InputError` naming the field that CTranslate2 cannot represent."""
-        for stack in config.stacks:
-            mode, norm = config.stack_ln_mode(stack), config.stack_norm_type(stack)
-            if self.plain_mode(mode) is None:
+        for own in config.stack_configs:
+            if self.plain_mode(own.ln_mode) is None:
                 raise InputError(
-                    f"ln_mode: the {stack} is {mode!r}, must be {', '.join(PLAIN)} or a mode that folds into one of "
-                    "them for CTranslate2; --to onnx and --to torch export every mode"
+                    f"ln_mode: the {own.stack} is {own.ln_mode!r}, must be {', '.join(PLAIN)} or a mode that folds "
+                    "into one of them for CTranslate2; --to onnx and --to torch export every mode"
                 )
-            if norm not in NORMS:
-                raise InputError(f"norm_type: the {stack} has {norm!r}, must be {' or '.join(NORMS)} for CTranslate2")
+            if own.norm_type not in NORMS:
+                allowed = f"{' or '.join(NORMS)} for CTranslate2"
+                raise InputError(f"norm_type: the {own.stack} has {own.norm_type!r}, must be {allowed}")
         if config.activation_function not in ACTIVATIONS:
             raise InputError(
                 f"activation_function: {config.activation_function!r} given, must be one of {', '.join(ACTIVATIONS)} "
@@ -116,11 +116,11 @@ def save_spec(model: Model, tokenizer: Any, folder: Path, *, quantization: str |
     from ctranslate2.specs import transformer_spec
 
     try:
-        model = fold(model, [s for s in model.config.stacks if model.config.stack_ln_mode(s) not in PLAIN])
+        model = fold(model, [own.stack for own in model.config.stack_configs if own.ln_mode not in PLAIN])
     except ValueError as error:  # a scale of 0, or one that no norm can take
         raise InputError(str(error)) from error
     config, is_alone = model.config, not model.config.is_encoder_decoder
-    options: dict[str, Any] = {"external_pre_post_encoder_layers": config.stack_ln_mode("decoder") in PRE_AND_POST}
+    options: dict[str, Any] = {"external_pre_post_encoder_layers": config.of("decoder").ln_mode in PRE_AND_POST}
     if is_alone:
         options = {
             "with_encoder_attention": False,
@@ -159,11 +159,11 @@ def stack_spec(model: Model, name: str, make: Callable[..., Any], **options: Any
 
     config, stack = model.config, model.model.get_submodule(name)
     spec = make(
-        config.stack_layers(name),
+        config.of(name).layers,
         getattr(config, f"{name}_attention_heads"),
-        pre_norm=config.stack_ln_mode(name) != "post_ln",
-        pre_post_layer_norm=config.stack_ln_mode(name) in PRE_AND_POST,
-        rms_norm=config.stack_norm_type(name) == "rms_norm",
+        pre_norm=config.of(name).ln_mode != "post_ln",
+        pre_post_layer_norm=config.of(name).ln_mode in PRE_AND_POST,
+        rms_norm=config.of(name).norm_type == "rms_norm",
         layernorm_embedding=config.embedding_norm,
         activation=common_spec.Activation[ACTIVATIONS[config.activation_function]],
         **options,

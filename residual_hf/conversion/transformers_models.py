@@ -236,7 +236,7 @@ def convert_weights(model: PreTrainedModel, architecture: Architecture, config: 
 
 
 def is_table_of_class(table: Tensor, config: ResidualConfig, stack: str) -> bool:
-    positions = build_positions(config, stack)
+    positions = build_positions(config.of(stack))
     assert isinstance(positions, SinusoidalPositions)
     rows = min(len(positions.table), len(table))
     tolerance = 1e-6 if table.dtype in (torch.float32, torch.float64) else 1e-2

@@ -39,7 +39,7 @@ def save_with_card(
 
 def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name: str, origin: str) -> None:
     """Write `README.md` of a model folder; `origin` says where the weights are from."""
-    modes = list(dict.fromkeys(config.stack_ln_mode(stack) for stack in config.stacks))
+    modes = list(dict.fromkeys(own.ln_mode for own in config.stack_configs))
     source, target = config.source_lang, config.target_lang
     tags = sorted(language_tags(tokenizer)) if config.language_tags else []
     task = "summarization" if source and source == target else "translation"

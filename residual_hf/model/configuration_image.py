@@ -11,6 +11,7 @@ from huggingface_hub.dataclasses import strict
 from .configuration_residual import ResidualConfig
 from .norms import NORM_TYPES
 from .options import option
+from .stack_config import StackConfig
 
 STAGES = 3
 OTHER_INPUTS = (  # fields of text and speech
@@ -86,11 +87,11 @@ class ResidualImageConfig(ResidualConfig):
         """A block of a ResNet is one sub-layer of two maps with an activation between them, as a feed-forward is."""
         return ("feed_forward",) if self.is_resnet else super().sublayer_kinds(stack)
 
-    def of_stage(self, stage: int) -> "ResidualImageConfig":
-        """The config that the connections and branches of a stage of a ResNet, 0 to 2, are built with."""
+    def of_stage(self, stage: int) -> StackConfig:
+        """The settings with which the connections and branches of a stage of a ResNet, 0 to 2, are built."""
         config = copy.copy(self)
         config.d_model = config.encoder_ffn_dim = self.d_model // 2 ** (STAGES - 1 - stage)
-        return config
+        return config.of("encoder")
 
     def validate_residual(self) -> None:
         if not self.__dict__.get("_awaits_mode"):
@@ -105,7 +106,7 @@ class ResidualImageConfig(ResidualConfig):
             raise ValueError(f"depth must be 6n + 2 (20, 32, 44, 56, 110 ...), not {self.depth}")
         if self.d_model % 2 ** (STAGES - 1):
             raise ValueError(f"d_model must be a multiple of 4 for three stages, not {self.d_model}")
-        mode = self.mode("encoder")
+        mode = self._mode("encoder")
         if mode.attention_implementations is not None:
             raise ValueError(f"ln_mode {mode.name!r} passes on scores of attention, which a ResNet does not have")
 

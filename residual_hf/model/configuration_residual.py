@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from .branch_warmup import BranchWarmupSettings
 from .catalogue import ResiDual
-from .connections import STACKS, SUBLAYERS, ResidualConnection, get_ln_mode, is_registered, num_sublayers
+from .connections import STACKS, SUBLAYERS, get_ln_mode, is_registered
 from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
 from .ln_modes import NormAtEnd
@@ -25,6 +25,7 @@ from .norms import TEXT_NORM_TYPES
 from .options import BOUNDS, from_mapping, option, unknown_choice, unknown_name
 from .presets import PRESETS
 from .self_contained import write_model_code
+from .stack_config import StackConfig
 
 logger = logging.get_logger(__name__)
 
@@ -200,7 +201,7 @@ class ResidualConfig(PreTrainedConfig):
             self.is_encoder_decoder, self.decoder_start_token_id = False, None
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
-        if has_code and not all(is_registered(self.stack_ln_mode(stack)) for stack in self.stacks):
+        if has_code and not all(is_registered(self._ln_mode(stack)) for stack in self.stacks):
             self._awaits_mode = True
         else:
             if self.ln_mode is not None:
@@ -222,7 +223,7 @@ class ResidualConfig(PreTrainedConfig):
     def _refuse_misspelled(self, names: Iterable[str]) -> None:
         """Refuse misspelled fields and options of the modes, which Transformers would keep unused."""
         known = [field.name for field in fields(self)]
-        options = [f.name for stack in self.stacks for f in fields(self.mode(stack).Options)]
+        options = [f.name for stack in self.stacks for f in fields(self._mode(stack).Options)]
         for name in names:
             if name in options:
                 raise ValueError(f"{name}: unknown field; did you mean ln_mode_options={{{name!r}: ...}}?")
@@ -231,7 +232,7 @@ class ResidualConfig(PreTrainedConfig):
 
     def _record_defaults(self, field: str) -> None:
         """Set a field to the defaults of the modes: `field` if the stacks agree, otherwise one field per stack."""
-        defaults = [getattr(self.mode(stack), f"default_{field}") for stack in self.stacks]
+        defaults = [getattr(self._mode(stack), f"default_{field}") for stack in self.stacks]
         if getattr(self, field) is None and len(set(defaults)) == 1:
             setattr(self, field, defaults[0])
         elif getattr(self, field) is None:
@@ -299,12 +300,6 @@ class ResidualConfig(PreTrainedConfig):
         """The stacks that read tokens."""
         return self.stacks[-1:] if self.reads_speech else self.stacks
 
-    def stack_positions(self, stack: str) -> int:
-        """The number of positions of a stack: in a speech model, of the encoder after its convolutions."""
-        if stack in self.token_stacks:
-            return self.max_position_embeddings
-        return -(-self.max_source_positions // 2 ** len(self.conv_kernel_sizes))
-
     num_hidden_layers = _of_first_stack("layers")
     num_attention_heads = _of_first_stack("attention_heads")
     intermediate_size = _of_first_stack("ffn_dim")
@@ -313,48 +308,42 @@ class ResidualConfig(PreTrainedConfig):
         """The sub-layers of each layer, in the order in which they run: a decoder alone has no cross-attention."""
         return SUBLAYERS[stack if self.is_encoder_decoder else "encoder"]
 
-    def stack_ln_mode(self, stack: str) -> str:
-        """The name of the mode of a stack, `"encoder"` or `"decoder"`."""
+    @property
+    def stack_configs(self) -> tuple[StackConfig, ...]:
+        """The settings of each stack of the model."""
+        return tuple(map(self.of, self.stacks))
+
+    def of(self, stack: str) -> StackConfig:
+        """The settings of one stack, `"encoder"` or `"decoder"`.
+
+        Raises `ValueError` for a mode that is not registered, or for options that it does not have.
+        """
+        own = {name.removeprefix(f"{stack}_"): getattr(self, name) for name in fields_of(stack)}
+        mode, positions, warmup = self._mode(stack), self.max_position_embeddings, None
+        shared = self.ln_mode_options if mode.name == self.ln_mode else None
+        options = {**(shared or {}), **(own["ln_mode_options"] or {})}
+        if stack not in self.token_stacks:
+            positions = -(-self.max_source_positions // 2 ** len(self.conv_kernel_sizes))
+        if self.branch_warmup is not None:
+            warmup = from_mapping(BranchWarmupSettings, self.branch_warmup, "branch_warmup.")
+        return StackConfig(
+            model=self,
+            stack=stack,
+            kinds=self.sublayer_kinds(stack),
+            positions=positions,
+            mode=mode,
+            options=from_mapping(mode.Options, options, f"options of ln_mode {mode.name!r} ({stack}): "),
+            norm_type=own["norm_type"] or self.norm_type or mode.default_norm_type,
+            init_style=own["init_style"] or self.init_style or mode.default_init_style,
+            branch_warmup=warmup or mode.default_branch_warmup,
+            **{name: own[name] for name in ("layers", "attention_heads", "ffn_dim", "layerdrop", "word_dropout")},
+        )
+
+    def _ln_mode(self, stack: str) -> str:
         return cast(str, getattr(self, f"{stack}_ln_mode") or self.ln_mode)
 
-    def mode(self, stack: str) -> type[ResidualConnection]:
-        """The class of the mode of a stack. Raises `ValueError` for a name that is not registered."""
-        return get_ln_mode(self.stack_ln_mode(stack))
-
-    def stack_norm_type(self, stack: str) -> str:
-        """The norm type of a stack."""
-        own = getattr(self, f"{stack}_norm_type") or self.norm_type
-        return own or self.mode(stack).default_norm_type
-
-    def stack_init_style(self, stack: str) -> str:
-        """The initialization style of a stack."""
-        own = getattr(self, f"{stack}_init_style") or self.init_style
-        return own or self.mode(stack).default_init_style
-
-    def stack_layers(self, stack: str) -> int:
-        """The number of layers of a stack."""
-        return self.encoder_layers if stack == "encoder" else self.decoder_layers
-
-    def stack_attention_heads(self, stack: str) -> int:
-        """The number of attention heads in a stack."""
-        return self.encoder_attention_heads if stack == "encoder" else self.decoder_attention_heads
-
-    def stack_ffn_dim(self, stack: str) -> int:
-        """The width of the feed-forward layers of a stack."""
-        return self.encoder_ffn_dim if stack == "encoder" else self.decoder_ffn_dim
-
-    def stack_branch_warmup(self, stack: str) -> BranchWarmupSettings | None:
-        """The validated branch warm-up of a stack, if it has one."""
-        if self.branch_warmup is None:
-            return self.mode(stack).default_branch_warmup
-        return from_mapping(BranchWarmupSettings, self.branch_warmup, "branch_warmup.")
-
-    def ln_options(self, stack: str) -> Any:
-        """The validated `Options` of the mode of a stack."""
-        mode, own = self.mode(stack), getattr(self, f"{stack}_ln_mode_options")
-        shared = self.ln_mode_options if mode.name == self.ln_mode else None
-        options = {**(shared or {}), **(own or {})}
-        return from_mapping(mode.Options, options, f"options of ln_mode {mode.name!r} ({stack}): ")
+    def _mode(self, stack: str) -> Any:
+        return get_ln_mode(self._ln_mode(stack))
 
     def validate_residual(self) -> None:
         """Check all fields of this class. Runs when a config is created or saved and when a model is created.
@@ -370,26 +359,23 @@ class ResidualConfig(PreTrainedConfig):
             from transformers.activations import ACT2FN  # takes as long to import as PyTorch
 
             check_choice("activation_function", self.activation_function, ACT2FN)
-        for stack in self.stacks:
-            if self.d_model % (heads := self.stack_attention_heads(stack)):
-                raise ValueError(f"{stack}_attention_heads must divide d_model, but {self.d_model} % {heads} is not 0")
+        for field in (f"{stack}_attention_heads" for stack in self.stacks):
+            if self.d_model % (heads := getattr(self, field)):
+                raise ValueError(f"{field} must divide d_model, but {self.d_model} % {heads} is not 0")
         if self.position_embedding_type.startswith("sinusoidal") and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoidal positions, not {self.d_model}")
-        for mode_name in (self.ln_mode, *map(self.stack_ln_mode, STACKS)):
+        for mode_name in (self.ln_mode, *map(self._ln_mode, STACKS)):
             get_ln_mode(mode_name)
         self._validate_stacks()
         self._validate_vocabularies()
-        if self.ln_mode_options and self.ln_mode not in [self.stack_ln_mode(stack) for stack in self.stacks]:
+        if self.ln_mode_options and self.ln_mode not in [self._ln_mode(stack) for stack in self.stacks]:
             raise ValueError(f"ln_mode_options are for ln_mode {self.ln_mode!r}, which no stack uses")
-        for stack in self.stacks:
-            self.ln_options(stack)
-            self.stack_branch_warmup(stack)
-            mode, layerdrop = self.mode(stack), getattr(self, f"{stack}_layerdrop")
-            if layerdrop and not mode.supports_layerdrop:
-                raise ValueError(f"{stack}_layerdrop must be 0 with ln_mode {mode.name!r}, not {layerdrop}")
-            if self.stack_init_style(stack) == "looklinear" and self.stack_ffn_dim(stack) % 2:
-                raise ValueError(f"{stack}_ffn_dim must be even for looklinear, not {self.stack_ffn_dim(stack)}")
-        sublayers = sum(num_sublayers(self, stack) for stack in self.stacks)
+        for own in self.stack_configs:
+            if own.layerdrop and not own.mode.supports_layerdrop:
+                raise ValueError(f"{own.stack}_layerdrop must be 0 with ln_mode {own.ln_mode!r}, not {own.layerdrop}")
+            if own.init_style == "looklinear" and own.ffn_dim % 2:
+                raise ValueError(f"{own.stack}_ffn_dim must be even for looklinear, not {own.ffn_dim}")
+        sublayers = sum(own.num_sublayers for own in self.stack_configs)
         if self.admin_profile and len(self.admin_profile) != sublayers:
             raise ValueError(f"admin_profile has {len(self.admin_profile)} values for {sublayers} sub-layers")
         if not all(map(math.isfinite, self.admin_profile or ())):
@@ -402,7 +388,7 @@ class ResidualConfig(PreTrainedConfig):
         self._validate_adaptive()
         self._validate_speech()
         if not self.final_norm:
-            mode = self.mode(self.stacks[-1])
+            mode = self._mode(self.stacks[-1])
             if not self.is_decoder_only or not issubclass(mode.Boundary, NormAtEnd):
                 raise ValueError(
                     f"final_norm: False needs is_decoder_only and a mode like 'pre_ln', not {mode.name!r}"
@@ -456,9 +442,7 @@ class ResidualConfig(PreTrainedConfig):
             raise ValueError(f"conv_channels: {channels} given, must be {allowed}")
 
     def _fields_of_absent_stack(self) -> list[str]:
-        absent = tuple(f"{stack}_" for stack in STACKS if stack not in self.stacks)
-        names = [name for name in type(self).__dataclass_fields__ if name.startswith(absent)]
-        return [name for name in names if name not in ("decoder_vocab_size", "decoder_start_token_id")]
+        return [name for stack in STACKS if stack not in self.stacks for name in fields_of(stack)]
 
     def _validate_vocabularies(self) -> None:
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
@@ -475,6 +459,12 @@ class ResidualConfig(PreTrainedConfig):
             for token in value if isinstance(value, list) else [value]:
                 if token is not None and not 0 <= token < size:
                     raise ValueError(f"{name} {token} is outside the vocabulary of {size} tokens")
+
+
+def fields_of(stack: str) -> list[str]:
+    """The fields that only one stack has."""
+    names = [f.name for f in fields(ResidualConfig) if f.name.startswith(f"{stack}_")]
+    return [name for name in names if name not in ("decoder_vocab_size", "decoder_start_token_id")]
 
 
 def check_declared(f: Field, value: Any) -> None:

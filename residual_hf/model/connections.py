@@ -47,7 +47,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -55,9 +55,7 @@ from .branch_warmup import BranchWarmupSettings
 from .initialization import BareParameters
 from .kernels import Kernel
 from .options import NoOptions, unknown_choice
-
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
+from .stack_config import StackConfig
 
 Stream = tuple[Tensor, ...]
 
@@ -97,15 +95,10 @@ class SublayerPlace:
         return self.is_last_in_layer and self.layer == self.num_layers - 1
 
 
-def num_sublayers(config: ResidualConfig, stack: str) -> int:
-    """The number of sub-layers of a stack."""
-    return len(config.sublayer_kinds(stack)) * config.stack_layers(stack)
-
-
-def layer_places(config: ResidualConfig, stack: str, layer: int) -> list[SublayerPlace]:
+def layer_places(config: StackConfig, layer: int) -> list[SublayerPlace]:
     """The places of the sub-layers of one layer, in the order in which they run."""
-    kinds, depth = config.sublayer_kinds(stack), config.stack_layers(stack)
-    return [SublayerPlace(stack, layer, kind, i, len(kinds), depth) for i, kind in enumerate(kinds)]
+    kinds = config.kinds
+    return [SublayerPlace(config.stack, layer, kind, i, len(kinds), config.layers) for i, kind in enumerate(kinds)]
 
 
 class StreamBoundary(BareParameters):
@@ -113,9 +106,9 @@ class StreamBoundary(BareParameters):
 
     no_weight_decay: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, config: ResidualConfig, stack: str):
+    def __init__(self, config: StackConfig):
         super().__init__()
-        self.options = config.ln_options(stack)
+        self.options = config.options
 
     def begin(self, hidden_states: Tensor) -> Stream:
         """The stream before the first layer, from the embeddings (batch, length, d_model)."""
@@ -204,10 +197,10 @@ class ResidualConnection(BareParameters):
     # the first connection of the layer, in the others; a tuple, so that its parameters are registered only there
     first_in_layer: tuple[Any, ...] = ()
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__()
         self.place = place
-        self.options = config.ln_options(place.stack)
+        self.options = config.options
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         raise NotImplementedError(f"{type(self).__name__} must implement forward")
@@ -229,17 +222,17 @@ class ResidualConnection(BareParameters):
         return {of: value for of, value in values.items() if value is not None}
 
     @classmethod
-    def init_gain(cls, config: ResidualConfig, place: SublayerPlace, role: str) -> float:
+    def init_gain(cls, config: StackConfig, place: SublayerPlace, role: str) -> float:
         """Factor on the initial scale of a weight: query, key, value, attention_output, ffn_in or ffn_out."""
         return 1.0
 
     @classmethod
-    def embedding_gain(cls, config: ResidualConfig, table: str) -> float:
+    def embedding_gain(cls, config: StackConfig, table: str) -> float:
         """Factor on the initial scale of a token table: encoder, decoder, or output (an untied output projection)."""
         return 1.0
 
     @classmethod
-    def inner_modules(cls, config: ResidualConfig, place: SublayerPlace) -> dict[str, nn.Module]:
+    def inner_modules(cls, config: StackConfig, place: SublayerPlace) -> dict[str, nn.Module]:
         """Modules for the slots inside the branch.
 
         Attention: `query`, `key`, `value` (on (batch, heads, length, head_dim)), `heads` (before the output
@@ -284,9 +277,9 @@ def get_ln_mode(name: Any) -> type[ResidualConnection]:
     return LN_MODES[name]
 
 
-def build_connections(config: ResidualConfig, stack: str, layer: int) -> list[ResidualConnection]:
+def build_connections(config: StackConfig, layer: int) -> list[ResidualConnection]:
     """The connections of one layer, in the order of its sub-layers."""
-    first, *others = (config.mode(place.stack)(config, place) for place in layer_places(config, stack, layer))
+    first, *others = (config.mode(config, place) for place in layer_places(config, layer))
     for connection in others:
         connection.first_in_layer = (first,)
     return [first, *others]

@@ -9,7 +9,7 @@ sinusoids is [all sines | all cosines].
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,7 @@ from transformers import initialization as init
 
 from .initialization import BareParameters
 from .norms import at_least_fp32
-
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
+from .stack_config import StackConfig
 
 
 class ScaledEmbedding(nn.Embedding):
@@ -126,7 +124,7 @@ class LearnedPositions(nn.Embedding):
         super().__init__(num_positions + first_position(padding_idx), dim, padding_idx)
 
 
-def rotary_positions(config: ResidualConfig, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+def rotary_positions(config: StackConfig, position_ids: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin of p * theta^(-2k / head_dim), by which attention turns queries and keys.
 
     Maps positions (batch, length) to (batch, 1, length, head_dim). The frequencies are no buffer, which `model.half()`
@@ -137,7 +135,7 @@ def rotary_positions(config: ResidualConfig, position_ids: Tensor) -> tuple[Tens
     return angles.cos(), angles.sin()
 
 
-def rotary_frequencies(config: ResidualConfig, device: torch.device | None = None) -> Tensor:
+def rotary_frequencies(config: StackConfig, device: torch.device | None = None) -> Tensor:
     """theta^(-2k / head_dim), (head_dim / 2)."""
     head_dim = config.d_model // config.num_attention_heads
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
@@ -208,14 +206,14 @@ def first_position(padding_idx: int | None) -> int:
     return 0 if padding_idx is None else padding_idx + 1
 
 
-def positions_padding(config: ResidualConfig) -> int | None:
+def positions_padding(config: StackConfig) -> int | None:
     """Position of padding tokens, or None if they are counted like other tokens."""
     return config.pad_token_id if config.position_counting == "real_tokens" else None
 
 
-def build_positions(config: ResidualConfig, stack: str) -> SinusoidalPositions | LearnedPositions | None:
+def build_positions(config: StackConfig) -> SinusoidalPositions | LearnedPositions | None:
     kind = POSITION_EMBEDDINGS[config.position_embedding_type]
-    return None if kind is None else kind(config.stack_positions(stack), config.d_model, positions_padding(config))
+    return None if kind is None else kind(config.positions, config.d_model, positions_padding(config))
 
 
 def position_ids_from_mask(mask: Tensor, length: int, padding_idx: int) -> Tensor:

@@ -16,11 +16,11 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .branch_warmup import BranchWarmup
 from .caches import accepts_cache, self_attention_cache
-from .configuration_residual import ResidualConfig
 from .connections import ResidualConnection, Stream, Sublayer, SublayerPlace, build_connections, slot
 from .embeddings import RelativeBias, rotate
 from .kernels import Dropout, Projection
 from .norms import at_least_fp32
+from .stack_config import StackConfig
 
 BRANCHES = {"self_attention": "self_attn", "cross_attention": "encoder_attn", "feed_forward": "ffn"}
 """Attribute of a layer that holds the branch, by kind of sub-layer."""
@@ -53,9 +53,9 @@ def eager_attention_forward(
     return (output, weights) if score_residual is None else (output, weights, scores)
 
 
-def projection(config: ResidualConfig, place: SublayerPlace, role: str, fan_in: int, fan_out: int) -> Projection:
+def projection(config: StackConfig, place: SublayerPlace, role: str, fan_in: int, fan_out: int) -> Projection:
     """A linear map of a sub-layer, with its place and role for `_init_weights`."""
-    linear = Projection(fan_in, fan_out, bias=config.mode(place.stack).linear_bias)
+    linear = Projection(fan_in, fan_out, bias=config.mode.linear_bias)
     linear.place, linear.role = place, role  # type: ignore[assignment]
     return linear
 
@@ -63,21 +63,21 @@ def projection(config: ResidualConfig, place: SublayerPlace, role: str, fan_in: 
 class ResidualAttention(nn.Module):
     """Multi-head self- or cross-attention (Vaswani et al. 2017) with slots for the inner modules of a mode."""
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__()
-        self.config = config
+        self.config = config.model  # with the `attn_implementation` of the moment
         self.place = place
         self.layer_idx = place.layer
         self.is_cross_attention = place.kind == "cross_attention"
         self.is_causal = place.stack == "decoder" and not self.is_cross_attention
-        self.head_dim = config.d_model // config.stack_attention_heads(place.stack)
+        self.head_dim = config.d_model // config.attention_heads
         self.scaling = self.head_dim**-0.5
         self.dropout = Dropout(config.attention_dropout)
         self.q_proj = projection(config, place, "query", config.d_model, config.d_model)
         self.k_proj = projection(config, place, "key", config.d_model, config.d_model)
         self.v_proj = projection(config, place, "value", config.d_model, config.d_model)
         self.out_proj = projection(config, place, "attention_output", config.d_model, config.d_model)
-        self.inner = nn.ModuleDict(config.mode(place.stack).inner_modules(config, place))
+        self.inner = nn.ModuleDict(config.mode.inner_modules(config, place))
 
     def _split_heads(self, name: str, states: Tensor) -> Tensor:
         return slot(self.inner, name, states.view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2))
@@ -147,16 +147,16 @@ class ResidualFeedForward(nn.Module):
     With `gated_ffn` W2 (act(Wg x + bg) * (W1 x + b1)) + b2, Shazeer 2020, GLU Variants Improve Transformer.
     """
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__()
         self.place = place
-        width = config.stack_ffn_dim(place.stack)
+        width = config.ffn_dim
         self.fc1 = projection(config, place, "ffn_in", config.d_model, width)
         self.gate = projection(config, place, "ffn_in", config.d_model, width) if config.gated_ffn else None
         self.fc2 = projection(config, place, "ffn_out", width, config.d_model)
         self.activation = ACT2FN[config.activation_function]
         self.dropout = Dropout(config.activation_dropout)
-        self.inner = nn.ModuleDict(config.mode(place.stack).inner_modules(config, place))
+        self.inner = nn.ModuleDict(config.mode.inner_modules(config, place))
 
     def forward(self, hidden_states: Tensor) -> tuple[Tensor]:
         if self.gate is None:
@@ -171,12 +171,11 @@ class ResidualFeedForward(nn.Module):
 class ResidualLayer(GradientCheckpointingLayer):
     """Common part of the layers: what their branches share."""
 
-    def __init__(self, config: ResidualConfig, stack: str, layer_idx: int):
+    def __init__(self, config: StackConfig, layer_idx: int):
         super().__init__()
         self.dropout = Dropout(config.dropout)
-        warmup = config.stack_branch_warmup(stack)
-        depth = config.stack_layers(stack)
-        self.branch_warmup = None if warmup is None else BranchWarmup(warmup, layer_idx, depth)
+        warmup = config.branch_warmup
+        self.branch_warmup = None if warmup is None else BranchWarmup(warmup, layer_idx, config.layers)
 
     def branch_factor(self) -> Tensor | None:
         """The factor of branch warm-up, a scalar."""
@@ -196,11 +195,9 @@ def connect(connection: ResidualConnection, stream: Stream, sublayer: Sublayer) 
 class TransformerLayer(ResidualLayer):
     """The branches of a layer, each with its residual connection."""
 
-    stack: str
-
-    def __init__(self, config: ResidualConfig, layer_idx: int):
-        super().__init__(config, self.stack, layer_idx)
-        first, *cross, last = build_connections(config, self.stack, layer_idx)
+    def __init__(self, config: StackConfig, layer_idx: int):
+        super().__init__(config, layer_idx)
+        first, *cross, last = build_connections(config, layer_idx)
         self.self_attn_residual = first
         self.encoder_attn_residual: Any = cross[0] if cross else None
         self.ffn_residual = last
@@ -237,10 +234,6 @@ class TransformerLayer(ResidualLayer):
 class ResidualEncoderLayer(TransformerLayer):
     """Self-attention and feed-forward."""
 
-    stack = "encoder"
-
 
 class ResidualDecoderLayer(TransformerLayer):
     """Causal self-attention, cross-attention (unless alone) and feed-forward."""
-
-    stack = "decoder"

@@ -8,7 +8,7 @@ official code.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,7 @@ from torch import Tensor, nn
 from .connections import ResidualConnection, Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
 from .norms import build_norm, scale_initial_gain
 from .options import option
-
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
+from .stack_config import StackConfig
 
 
 @register_ln_mode("post_ln")
@@ -30,9 +28,9 @@ class PostLN(ResidualConnection):
     bibtex: ClassVar[str | tuple[str, ...]] = "vaswani2017attention"
     warmup = "needed"
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.norm = build_norm(config, place.stack)
+        self.norm = build_norm(config)
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
@@ -42,9 +40,9 @@ class PostLN(ResidualConnection):
 class NormAtEnd(StreamBoundary):
     """A norm on the output of the stack."""
 
-    def __init__(self, config: ResidualConfig, stack: str):
-        super().__init__(config, stack)
-        self.norm = build_norm(config, stack) if config.final_norm else nn.Identity()
+    def __init__(self, config: StackConfig):
+        super().__init__(config)
+        self.norm = build_norm(config) if config.final_norm else nn.Identity()
 
     def end(self, stream: Stream) -> Tensor:
         return self.norm(stream[0])
@@ -60,9 +58,9 @@ class PreLN(ResidualConnection):
     warmup = "not needed"
     Boundary: ClassVar[type[StreamBoundary]] = NormAtEnd
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.norm = build_norm(config, place.stack)
+        self.norm = build_norm(config)
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
@@ -72,9 +70,9 @@ class PreLN(ResidualConnection):
 class DualStream(StreamBoundary):
     """r_0 = s * x_0 at the start, out = alpha * x + LN(r) at the end."""
 
-    def __init__(self, config: ResidualConfig, stack: str):
-        super().__init__(config, stack)
-        self.norm = build_norm(config, stack, eps=self.options.dual_layer_norm_eps)
+    def __init__(self, config: StackConfig):
+        super().__init__(config)
+        self.norm = build_norm(config, eps=self.options.dual_layer_norm_eps)
         scale_initial_gain(self.norm, self.options.output_gain)
 
     def starting_values(self) -> dict[str, Tensor | float]:
@@ -122,7 +120,7 @@ class ResiDual(PostLN):
             "(official: 1)",
         )
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         if place.is_last_in_stack:
             scale_initial_gain(self.norm, self.options.output_gain)

@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from .branch_warmup import BranchWarmupSettings
-from .connections import ResidualConnection, Stream, Sublayer, SublayerPlace, num_sublayers, register_ln_mode
+from .connections import ResidualConnection, Stream, Sublayer, SublayerPlace, register_ln_mode
 from .ln_modes import PostLN, PreLN
 from .options import option
-
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
+from .stack_config import StackConfig
 
 
 @register_ln_mode("ln_scaling")
@@ -33,7 +30,7 @@ class LNScaling(PreLN):
     factors = {"norm": "factor"}
     folds_into = "pre_ln"
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.factor = (place.layer + 1) ** -0.5
 
@@ -77,9 +74,9 @@ class ScaledBranch(PreLN):
             0.5, minimum=0.0, help="alpha; 0.5 in tau-ResNet, 1 in CompleteP, 0: the factor is tau"
         )
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.factor = self.options.tau * num_sublayers(config, place.stack) ** -self.options.exponent
+        self.factor = self.options.tau * config.num_sublayers**-self.options.exponent
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
@@ -107,7 +104,7 @@ class LayerScale(PreLN):
             0.0, minimum=0.0, help="initial value; 0 means 0.1 for up to 18 layers, 1e-5 for up to 24, 1e-6 for more"
         )
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         by_depth = 0.1 if place.num_layers <= 18 else 1e-5 if place.num_layers <= 24 else 1e-6
         self.scale = nn.Parameter(torch.full((config.d_model,), self.options.initial_scale or by_depth))
@@ -138,7 +135,7 @@ class SkipInit(ResidualConnection):
     class Options:
         initial_alpha: float = option(0.0, minimum=0.0, help="initial value, 0 or small")
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.alpha = nn.Parameter(torch.full((1,), self.options.initial_alpha))
 

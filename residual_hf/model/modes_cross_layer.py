@@ -7,7 +7,6 @@ The stream is `(x, z_0, ..., z_l)`: the state within the current layer, then the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +18,7 @@ from .ln_modes import NormAtEnd, PostLN, PreLN
 from .modes_multi_stream import weighted_sum
 from .norms import RMSNorm, build_norm
 from .options import option
-
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
+from .stack_config import StackConfig
 
 
 class LayerMix(BareParameters):
@@ -44,10 +41,10 @@ class LayerMix(BareParameters):
 class History(StreamBoundary):
     """The history starts with the embeddings. The output of the stack is the norm of a learned combination of it."""
 
-    def __init__(self, config: ResidualConfig, stack: str):
-        super().__init__(config, stack)
-        self.mix = LayerMix(config.stack_layers(stack) + 1)
-        self.norm = build_norm(config, stack)
+    def __init__(self, config: StackConfig):
+        super().__init__(config)
+        self.mix = LayerMix(config.layers + 1)
+        self.norm = build_norm(config)
 
     def begin(self, hidden_states: Tensor) -> Stream:
         return hidden_states, hidden_states
@@ -68,11 +65,11 @@ class DLCLPost(PostLN):
     shortcut_at = "branch.input"
     Boundary = History
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         if place.is_first_in_layer:
             self.mix = LayerMix(place.layer + 1)
-            self.mix_norm = build_norm(config, place.stack) if place.layer > 0 else nn.Identity()
+            self.mix_norm = build_norm(config) if place.layer > 0 else nn.Identity()
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, *history = stream
@@ -96,12 +93,12 @@ class DLCLPre(PreLN):
     shortcut_at = "norm.input"
     Boundary = History
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         if place.is_first_in_layer:
             self.mix = LayerMix(place.layer + 1)
         if place.is_last_in_layer:
-            self.output_norm = build_norm(config, place.stack)
+            self.output_norm = build_norm(config)
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, *history = stream
@@ -158,7 +155,7 @@ class DynamicAverage(DepthWeightedAverage):
         return weighted_sum(self.weights(history), history[self.members])
 
 
-def average_after(layers: int, config: ResidualConfig, options: DenseFormer.Options) -> DepthWeightedAverage | None:
+def average_after(layers: int, config: StackConfig, options: DenseFormer.Options) -> DepthWeightedAverage | None:
     """None where a layer or the end of the stack reads the last output itself."""
     if layers == 0 or layers % options.period != 0:
         return None
@@ -175,9 +172,9 @@ def start_of(average: DepthWeightedAverage | None) -> dict[str, Tensor | float]:
 class AverageAtEnd(NormAtEnd):
     """The history starts with the embeddings. The output of the stack is the norm of a weighted average of it."""
 
-    def __init__(self, config: ResidualConfig, stack: str):
-        super().__init__(config, stack)
-        self.average = average_after(config.stack_layers(stack), config, self.options)
+    def __init__(self, config: StackConfig):
+        super().__init__(config)
+        self.average = average_after(config.layers, config, self.options)
 
     def begin(self, hidden_states: Tensor) -> Stream:
         return hidden_states, hidden_states
@@ -218,7 +215,7 @@ class DenseFormer(PreLN):
         period: int = option(1, minimum=1, help="p: average only after every p-th layer")
         dynamic: bool = option(False, help="add weights that depend on the token: w + W2 GELU(W1 RMS(y_l))")
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.average = average_after(place.layer, config, self.options) if place.is_first_in_layer else None
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,7 @@ from .ln_modes import PreLN
 from .modes_branch_scaling import LNScaling
 from .modes_norm_placement import MixLN, SandwichLN
 from .modes_skip_scaling import DeepNorm
-
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
+from .stack_config import StackConfig
 
 
 class GPAS(ResidualConnection):
@@ -33,7 +31,7 @@ class GPAS(ResidualConnection):
     folds_into = None
     scales_shortcut = False
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         if place.is_first_in_layer:
             self.gate = nn.Parameter(torch.zeros(1))
@@ -111,6 +109,6 @@ class MixLNGPAS(GPAS, MixLN):  # type: ignore[misc]
     starts_from = "mix_ln"
     starting_options = {"fraction": 0.25}
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.scales_shortcut = self.is_post

@@ -7,7 +7,6 @@ After the first sub-layer of a layer the stream is `(x, x_inp)`: the state, and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -15,9 +14,7 @@ from .connections import ResidualConnection, Stream, StreamBoundary, Sublayer, S
 from .ln_modes import PostLN
 from .norms import build_norm
 from .options import option
-
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
+from .stack_config import StackConfig
 
 
 @dataclass(frozen=True)
@@ -56,16 +53,16 @@ class B2T(PostLN):
         return self.norm(y), x_inp
 
     @classmethod
-    def init_gain(cls, config: ResidualConfig, place: SublayerPlace, role: str) -> float:
-        return place.num_layers**-0.5 if config.ln_options(place.stack).rescale_init == "depth" else 1.0
+    def init_gain(cls, config: StackConfig, place: SublayerPlace, role: str) -> float:
+        return place.num_layers**-0.5 if config.options.rescale_init == "depth" else 1.0
 
 
 class OptionalNormAtEnd(StreamBoundary):
     """A norm on the output of the stack if `stack_norm` is set."""
 
-    def __init__(self, config: ResidualConfig, stack: str):
-        super().__init__(config, stack)
-        self.norm = build_norm(config, stack) if self.options.stack_norm else nn.Identity()
+    def __init__(self, config: StackConfig):
+        super().__init__(config)
+        self.norm = build_norm(config) if self.options.stack_norm else nn.Identity()
 
     def end(self, stream: Stream) -> Tensor:
         return self.norm(stream[0])
@@ -86,7 +83,7 @@ class B2TNoLN(ResidualConnection):
     class Options(RescaleOptions):
         stack_norm: bool = option(False, help="a norm at the end of the stack (the official code has none)")
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         depth = place.num_layers
         self.alpha = min(depth / 12, depth**-0.15)
@@ -115,9 +112,9 @@ class SpanNorm(PostLN):
     source = "Wang et al. 2026, SpanNorm: Reconciling Training Stability and Performance in Deep Transformers"
     bibtex = "wang2026spannorm"
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.input_norm = build_norm(config, place.stack) if place.index == 0 else nn.Identity()
+        self.input_norm = build_norm(config) if place.index == 0 else nn.Identity()
         self.shortcut_at = None if place.is_last_in_layer else "input"
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:

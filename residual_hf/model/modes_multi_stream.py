@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,7 @@ from .kernels import Kernel
 from .ln_modes import NormAtEnd, PreLN
 from .norms import RMSNorm, at_least_fp32, build_norm
 from .options import Settings, option
-
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
+from .stack_config import StackConfig
 
 
 def weighted_sum(weights: Tensor, members: Stream) -> Tensor:
@@ -88,14 +86,14 @@ class HyperConnections(MultiStream):
         streams: int = option(4, minimum=1, help="n, the number of copies of the hidden state")
         dynamic: bool = option(True, help="add weights that depend on the token to the learned constants")
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         n = self.options.streams
         self.static_read = nn.Parameter(torch.eye(n)[place.index % n])
         self.static_mix = nn.Parameter(torch.eye(n))
         self.static_write = nn.Parameter(torch.ones(n))
         if self.options.dynamic:
-            self.weights_norm = build_norm(config, place.stack)
+            self.weights_norm = build_norm(config)
             self.dynamic_weight = nn.Parameter(torch.zeros(n + 2, config.d_model))
             self.dynamic_scale = nn.Parameter(torch.full((2,), 0.01))  # of reading and mixing, of writing
 
@@ -157,8 +155,8 @@ class WeightedEnd(CopiedStream):
 
     no_weight_decay = ("static_read",)
 
-    def __init__(self, config: ResidualConfig, stack: str):
-        super().__init__(config, stack)
+    def __init__(self, config: StackConfig):
+        super().__init__(config)
         if self.options.learned_end:
             n = self.options.streams
             self.static_read = nn.Parameter(torch.zeros(n))
@@ -215,7 +213,7 @@ class MHC(MultiStream):
                 n = self.streams
                 self.require(n > 1 and n & (n - 1) == 0, "streams", "a power of 2 above 1 with mixing 'kronecker'")
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         n = self.options.streams
         own, near_identity = 2 * torch.eye(n)[place.index % n] - 1, 8 * torch.eye(n) - 8
@@ -249,7 +247,7 @@ class DepthAttention(BareParameters):
 
     kernel: Kernel | None = None
 
-    def __init__(self, config: ResidualConfig):
+    def __init__(self, config: StackConfig):
         super().__init__()
         self.norm = RMSNorm(config.d_model, eps=config.layer_norm_eps)
         self.query = nn.Parameter(torch.zeros(config.d_model))
@@ -268,11 +266,11 @@ class DepthAttention(BareParameters):
 class DepthAttentionAtEnd(StreamBoundary):
     """Attention over the depth, or with `delta` the sum of all members, then a norm."""
 
-    def __init__(self, config: ResidualConfig, stack: str):
-        super().__init__(config, stack)
+    def __init__(self, config: StackConfig):
+        super().__init__(config)
         if not self.options.delta:
             self.depth_attention = DepthAttention(config)
-        self.norm = build_norm(config, stack)
+        self.norm = build_norm(config)
 
     def end(self, stream: Stream) -> Tensor:
         return self.norm(total(stream) if self.options.delta else self.depth_attention(stream))
@@ -305,7 +303,7 @@ class AttentionResiduals(PreLN):
             False, help="h = x + sum_i p_i v_i with the state x = sum_i v_i and out = LN(x): Delta Attention Residuals"
         )
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.depth_attention: Any = DepthAttention(config) if place.index > 0 else None
 

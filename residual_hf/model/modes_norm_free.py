@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +15,12 @@ from .connections import (
     StreamBoundary,
     Sublayer,
     SublayerPlace,
-    num_sublayers,
     register_ln_mode,
 )
 from .initialization import BareParameters
 from .norms import build_norm
 from .options import option
-
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
+from .stack_config import StackConfig
 
 
 @register_ln_mode("t_fixup")
@@ -46,7 +43,7 @@ class TFixup(ResidualConnection):
         return (x + sublayer(x),)
 
     @classmethod
-    def init_gain(cls, config: ResidualConfig, place: SublayerPlace, role: str) -> float:
+    def init_gain(cls, config: StackConfig, place: SublayerPlace, role: str) -> float:
         if role in ("query", "key"):
             return 1.0
         depth = place.num_layers
@@ -55,8 +52,8 @@ class TFixup(ResidualConnection):
         return 2**0.5 * scale if role == "value" else scale
 
     @classmethod
-    def embedding_gain(cls, config: ResidualConfig, table: str) -> float:
-        return 1.0 if table == "output" else (9 * config.stack_layers(table)) ** -0.25
+    def embedding_gain(cls, config: StackConfig, table: str) -> float:
+        return 1.0 if table == "output" else (9 * config.layers) ** -0.25
 
 
 @register_ln_mode("rezero")
@@ -80,7 +77,7 @@ class ReZero(ResidualConnection):
             "layer", choices=("layer", "sublayer"), help="one gate per layer (as in the official code) or per branch"
         )
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.is_shared = self.options.gate == "layer"
         if place.is_first_in_layer or not self.is_shared:
@@ -112,9 +109,9 @@ class ReZeroPostLN(ReZero):
     bibtex = ("liu2020understanding", "bachlechner2020rezero")
     folds_into = "post_ln"
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.norm = build_norm(config, place.stack)
+        self.norm = build_norm(config)
 
     def join(self, x: Tensor, a: Tensor) -> Tensor:
         return self.norm(x + a)
@@ -145,10 +142,10 @@ class Scale(BareParameters):
 class FixupBoundary(StreamBoundary):
     """A shift at the end of the stack, followed by a scale in the encoder."""
 
-    def __init__(self, config: ResidualConfig, stack: str):
-        super().__init__(config, stack)
+    def __init__(self, config: StackConfig):
+        super().__init__(config)
         self.shift = Shift()
-        self.scale = Scale() if stack == "encoder" else nn.Identity()
+        self.scale = Scale() if config.stack == "encoder" else nn.Identity()
 
     def end(self, stream: Stream) -> Tensor:
         return self.scale(self.shift(stream[0]))
@@ -169,7 +166,7 @@ class Fixup(ResidualConnection):
     factors = {"branch": "scale.weight"}
     linear_bias = False
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.shift = Shift()
         self.scale = Scale()
@@ -179,12 +176,12 @@ class Fixup(ResidualConnection):
         return (x + self.scale(sublayer(self.shift(x))),)
 
     @classmethod
-    def inner_modules(cls, config: ResidualConfig, place: SublayerPlace) -> dict[str, nn.Module]:
+    def inner_modules(cls, config: StackConfig, place: SublayerPlace) -> dict[str, nn.Module]:
         return {"pre_activation": Shift(), "inner": Shift()} if place.kind == "feed_forward" else {}
 
     @classmethod
-    def init_gain(cls, config: ResidualConfig, place: SublayerPlace, role: str) -> float:
-        branches = sum(num_sublayers(config, stack) for stack in config.stacks)
+    def init_gain(cls, config: StackConfig, place: SublayerPlace, role: str) -> float:
+        branches = sum(stack.num_sublayers for stack in config.model.stack_configs)
         if role in ("attention_output", "ffn_out"):
             return 0.0
         if role == "ffn_in":
@@ -192,5 +189,5 @@ class Fixup(ResidualConnection):
         return (12 if place.kind == "cross_attention" else branches) ** (-1 / 6)
 
     @classmethod
-    def embedding_gain(cls, config: ResidualConfig, table: str) -> float:
+    def embedding_gain(cls, config: StackConfig, table: str) -> float:
         return 0.0 if table == "output" else 1.0

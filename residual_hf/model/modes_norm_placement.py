@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +13,7 @@ from .connections import ResidualConnection, Stream, StreamBoundary, Sublayer, S
 from .ln_modes import NormAtEnd, PreLN
 from .norms import RMSNorm, build_norm
 from .options import option
-
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
+from .stack_config import StackConfig
 
 
 @register_ln_mode("sandwich_ln")
@@ -32,9 +29,9 @@ class SandwichLN(PreLN):
     bibtex = "ding2021cogview"
     norm_on_branch = "output_norm"
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.output_norm = build_norm(config, place.stack)
+        self.output_norm = build_norm(config)
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
@@ -84,7 +81,7 @@ class MixLN(PreLN):
             0.25, minimum=0.0, maximum=1.0, help="share of the layers, from the first, that are Post-LN"
         )
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.is_post = place.layer < math.floor(round(self.options.fraction * place.num_layers, 9))
 
@@ -112,11 +109,11 @@ class HybridNorm(ResidualConnection):
     class Options:
         star: bool = option(False, help="HybridNorm*: the first layer is Pre-LN")
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.is_pre = self.options.star and place.layer == 0
         if self.is_pre or place.kind == "feed_forward":
-            self.norm = build_norm(config, place.stack)
+            self.norm = build_norm(config)
         self.shortcut_at = "input" if self.is_pre else "branch.input"
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
@@ -128,21 +125,21 @@ class HybridNorm(ResidualConnection):
         return (x + sublayer(x),)
 
     @classmethod
-    def inner_modules(cls, config: ResidualConfig, place: SublayerPlace) -> dict[str, nn.Module]:
+    def inner_modules(cls, config: StackConfig, place: SublayerPlace) -> dict[str, nn.Module]:
         if place.kind == "feed_forward":
             return {}
-        width = config.d_model // config.stack_attention_heads(place.stack)
+        width = config.d_model // config.attention_heads
         return {name: RMSNorm(width, eps=config.layer_norm_eps) for name in ("query", "key", "value")}
 
 
 class SiameseBoundary(StreamBoundary):
     """Both streams start from the embeddings. The output is the norm of the sum of their norms."""
 
-    def __init__(self, config: ResidualConfig, stack: str):
-        super().__init__(config, stack)
-        self.post_norm = build_norm(config, stack)
-        self.pre_norm = build_norm(config, stack)
-        self.norm = build_norm(config, stack)
+    def __init__(self, config: StackConfig):
+        super().__init__(config)
+        self.post_norm = build_norm(config)
+        self.pre_norm = build_norm(config)
+        self.norm = build_norm(config)
 
     def begin(self, hidden_states: Tensor) -> Stream:
         return hidden_states, hidden_states
@@ -174,16 +171,16 @@ class SiameseNorm(ResidualConnection):
             False, help="x follows HybridNorm: attention reads w*x + LN_y(y), with norms on q, k and v"
         )
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.is_hybrid_attention = self.options.hybrid and place.kind != "feed_forward"
         if self.is_hybrid_attention:
             self.gain = nn.Parameter(torch.ones(config.d_model))
         else:
-            self.post_norm = build_norm(config, place.stack)
-        self.pre_norm = build_norm(config, place.stack)
+            self.post_norm = build_norm(config)
+        self.pre_norm = build_norm(config)
         if not self.is_hybrid_attention:
-            self.input_norm = build_norm(config, place.stack)
+            self.input_norm = build_norm(config)
         self.shortcut_at = "input" if self.is_hybrid_attention else "post_norm.output"
         self.branch_scale = (place.sublayers_per_layer * (place.layer + 1)) ** -0.5
 
@@ -197,5 +194,5 @@ class SiameseNorm(ResidualConnection):
         return x + self.branch_scale * a, y + a
 
     @classmethod
-    def inner_modules(cls, config: ResidualConfig, place: SublayerPlace) -> dict[str, nn.Module]:
-        return HybridNorm.inner_modules(config, place) if config.ln_options(place.stack).hybrid else {}
+    def inner_modules(cls, config: StackConfig, place: SublayerPlace) -> dict[str, nn.Module]:
+        return HybridNorm.inner_modules(config, place) if config.options.hybrid else {}

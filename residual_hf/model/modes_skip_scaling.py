@@ -5,18 +5,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from .connections import ResidualConnection, Stream, Sublayer, SublayerPlace, num_sublayers, register_ln_mode
+from .connections import ResidualConnection, Stream, Sublayer, SublayerPlace, register_ln_mode
 from .ln_modes import PostLN
 from .norms import build_norm
 from .options import option
-
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
+from .stack_config import StackConfig
 
 
 @register_ln_mode("admin")
@@ -35,7 +32,7 @@ class Admin(PostLN):
     factors = {"shortcut": "omega"}
     folds_into = "post_ln"
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.omega = nn.Parameter(torch.full((config.d_model,), profiled_omega(config, place)))
 
@@ -44,11 +41,11 @@ class Admin(PostLN):
         return (self.norm(sublayer(x) + x * self.omega),)
 
 
-def profiled_omega(config: ResidualConfig, place: SublayerPlace) -> float:
+def profiled_omega(config: StackConfig, place: SublayerPlace) -> float:
     """The entry of `config.admin_profile` (sub-layers of the encoder, then of the decoder), or 1 without a profile."""
     if not config.admin_profile:
         return 1.0
-    before = num_sublayers(config, "encoder") if place.stack == "decoder" and config.is_encoder_decoder else 0
+    before = config.model.of("encoder").num_sublayers if place.stack == "decoder" and config.is_encoder_decoder else 0
     return config.admin_profile[before + place.index]
 
 
@@ -73,7 +70,7 @@ class AdminTorch(PostLN):
         )
         learned: bool = option(False, help="learned omega in R^d instead of a constant")
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         n = place.sublayers_per_layer * place.num_layers
         targets = {"log": math.sqrt((n + 1) / math.log(n + 1) - 1), "constant": math.sqrt(n), "linear": 1.0}
@@ -86,13 +83,12 @@ class AdminTorch(PostLN):
         return (self.norm(x * self.omega + sublayer(x)),)
 
 
-def deep_norm_constants(config: ResidualConfig, stack: str) -> tuple[float, float]:
+def deep_norm_constants(config: StackConfig) -> tuple[float, float]:
     """(alpha, beta) of a stack alone, or of a stack of an encoder-decoder with N and M layers, Wang et al. 2022."""
     if not config.is_encoder_decoder:
-        depth = config.stack_layers(stack)
-        return (2 * depth) ** 0.25, (8 * depth) ** -0.25
+        return (2 * config.layers) ** 0.25, (8 * config.layers) ** -0.25
     n, m = config.encoder_layers, config.decoder_layers
-    if stack == "encoder":
+    if config.stack == "encoder":
         return 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
     return (3 * m) ** 0.25, (12 * m) ** -0.25
 
@@ -118,21 +114,21 @@ class DeepNorm(PostLN):
             False, help="constant 1.15 instead of 0.87 in the encoder's beta, as in torchscale"
         )
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.alpha, _ = deep_norm_constants(config, place.stack)
+        self.alpha, _ = deep_norm_constants(config)
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (self.norm(self.alpha * x + sublayer(x)),)
 
     @classmethod
-    def init_gain(cls, config: ResidualConfig, place: SublayerPlace, role: str) -> float:
+    def init_gain(cls, config: StackConfig, place: SublayerPlace, role: str) -> float:
         if role in ("query", "key"):
             return 1.0
-        _, beta = deep_norm_constants(config, place.stack)
+        _, beta = deep_norm_constants(config)
         is_encoder = place.stack == "encoder" and config.is_encoder_decoder
-        inverted = is_encoder and config.ln_options("encoder").torchscale_gain
+        inverted = is_encoder and config.options.torchscale_gain
         return beta * 1.15 / 0.87 if inverted else beta
 
 
@@ -158,11 +154,11 @@ class Keel(ResidualConnection):
             None, minimum=1.0, help="weight of the shortcut after the first layer; null: the number of sub-layers"
         )
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.input_norm = build_norm(config, place.stack)
-        self.norm = build_norm(config, place.stack) if place.index > 0 else nn.Identity()
-        self.alpha = self.options.alpha or float(num_sublayers(config, place.stack))
+        self.input_norm = build_norm(config)
+        self.norm = build_norm(config) if place.index > 0 else nn.Identity()
+        self.alpha = self.options.alpha or float(config.num_sublayers)
         if place.layer == 0:
             self.alpha = 1.0
 
@@ -227,9 +223,9 @@ class RSkipLN(ResidualConnection):
     class Options:
         skip_order: int = option(2, minimum=1, help="lambda, the number of times the input is added and normalized")
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.norms = nn.ModuleList(build_norm(config, place.stack) for _ in range(self.options.skip_order))
+        self.norms = nn.ModuleList(build_norm(config) for _ in range(self.options.skip_order))
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
@@ -253,7 +249,7 @@ class WSkipLN(PostLN):
     class Options:
         skip_init: float = option(1.0, above=0.0, help="initial value of all components of w")
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.w = nn.Parameter(torch.full((config.d_model,), self.options.skip_init))
 

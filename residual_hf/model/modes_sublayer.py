@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +14,7 @@ from .initialization import BareParameters
 from .ln_modes import PostLN, PreLN
 from .norms import build_norm
 from .options import option
-
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
+from .stack_config import StackConfig
 
 
 class HeadScale(BareParameters):
@@ -56,7 +53,7 @@ class NormFormer(PreLN):
             help="scale heads after W^O (official code) or before it (paper)",
         )
 
-    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+    def __init__(self, config: StackConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.w = None
         if place.kind == "feed_forward" and self.options.scale_residual:
@@ -68,16 +65,16 @@ class NormFormer(PreLN):
         return (a + (x if self.w is None else x * self.w),)
 
     @classmethod
-    def inner_modules(cls, config: ResidualConfig, place: SublayerPlace) -> dict[str, nn.Module]:
+    def inner_modules(cls, config: StackConfig, place: SublayerPlace) -> dict[str, nn.Module]:
         if place.kind == "feed_forward":
-            return {"inner": build_norm(config, place.stack, config.stack_ffn_dim(place.stack))}
+            return {"inner": build_norm(config, size=config.ffn_dim)}
         if place.kind == "cross_attention":
             return {}
-        heads = config.stack_attention_heads(place.stack)
+        heads = config.attention_heads
         scale = HeadScale(heads, config.d_model // heads)
-        if config.ln_options(place.stack).head_scale_position == "pre_out":
-            return {"heads": scale, "output": build_norm(config, place.stack)}
-        return {"output": nn.Sequential(scale, build_norm(config, place.stack))}
+        if config.options.head_scale_position == "pre_out":
+            return {"heads": scale, "output": build_norm(config)}
+        return {"output": nn.Sequential(scale, build_norm(config))}
 
 
 @register_ln_mode("sub_ln")
@@ -93,13 +90,13 @@ class SubLN(PreLN):
     default_init_style = "xavier_normal"
 
     @classmethod
-    def inner_modules(cls, config: ResidualConfig, place: SublayerPlace) -> dict[str, nn.Module]:
+    def inner_modules(cls, config: StackConfig, place: SublayerPlace) -> dict[str, nn.Module]:
         if place.kind == "feed_forward":
-            return {"inner": build_norm(config, place.stack, config.stack_ffn_dim(place.stack))}
-        return {"heads": build_norm(config, place.stack)} if place.kind == "self_attention" else {}
+            return {"inner": build_norm(config, size=config.ffn_dim)}
+        return {"heads": build_norm(config)} if place.kind == "self_attention" else {}
 
     @classmethod
-    def init_gain(cls, config: ResidualConfig, place: SublayerPlace, role: str) -> float:
+    def init_gain(cls, config: StackConfig, place: SublayerPlace, role: str) -> float:
         if role in ("query", "key") or place.kind == "cross_attention":
             return 1.0
         n, m = config.encoder_layers, config.decoder_layers

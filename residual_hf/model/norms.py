@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
+from .stack_config import StackConfig
 
 
 def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
@@ -87,17 +86,19 @@ NORM_TYPES: dict[str, type[nn.Module]] = {
 TEXT_NORM_TYPES = tuple(name for name in NORM_TYPES if name != "batch_norm")
 
 
-def build_norm(config: ResidualConfig, stack: str, size: int | None = None, eps: float | None = None) -> nn.Module:
-    """A norm over the last dimension, of the `norm_type` of a stack ("encoder" or "decoder").
+def build_norm(
+    config: StackConfig, stack: str | None = None, size: int | None = None, eps: float | None = None
+) -> nn.Module:
+    """A norm over the last dimension, of the `norm_type` of a stack.
 
     Args:
+        stack: not used; modes that users wrote for version 0.1 pass it.
         size: width of the last dimension (default `config.d_model`).
         eps: default `config.layer_norm_eps`.
     """
-    norm_type = config.stack_norm_type(stack)
-    options = {"scale": config.ada_norm_scale} if norm_type == "ada_norm" else {}
+    options = {"scale": config.ada_norm_scale} if config.norm_type == "ada_norm" else {}
     size = config.d_model if size is None else size
-    return NORM_TYPES[norm_type](size, eps=config.layer_norm_eps if eps is None else eps, **options)
+    return NORM_TYPES[config.norm_type](size, eps=config.layer_norm_eps if eps is None else eps, **options)
 
 
 def scale_initial_gain(norm: Any, factor: float) -> None:

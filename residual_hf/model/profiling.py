@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .branch_warmup import finished_branch_warmup
-from .connections import Stream, Sublayer, num_sublayers
+from .connections import Stream, Sublayer
 from .modes_skip_scaling import Admin, profiled_omega
 
 
@@ -41,7 +41,7 @@ def set_profile(model: PreTrainedModel, profile: list[float] | None) -> None:
     """Set every omega from the values of a profile, and store them in the config."""
     model.config.admin_profile = profile
     for connection in admin_connections(model):
-        connection.omega.fill_(profiled_omega(model.config, connection.place))
+        connection.omega.fill_(profiled_omega(model.config.of(connection.place.stack), connection.place))
 
 
 @torch.no_grad()
@@ -87,7 +87,7 @@ def profile_admin(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[f
         connection.kernel = observe
     with finished_branch_warmup(observed):
         observed(**batch)
-    sublayers = [(stack, i) for stack in model.config.stacks for i in range(num_sublayers(model.config, stack))]
+    sublayers = [(own.stack, i) for own in model.config.stack_configs for i in range(own.num_sublayers)]
     values = [profile.get(place, 1.0) for place in sublayers]
     set_profile(model, values)
     return values

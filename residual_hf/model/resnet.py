@@ -26,6 +26,7 @@ from .configuration_image import STAGES, ResidualImageConfig
 from .connections import SublayerPlace, build_connections, slot
 from .kernels import Dropout
 from .layers import ResidualLayer, connect
+from .stack_config import StackConfig
 from .stacks import ResidualStack
 
 
@@ -65,9 +66,9 @@ class Stem(nn.Module):
 class ResNetBranch(nn.Module):
     """conv(relu(BN(conv(relu(BN(x)))))) with slots for the inner modules of a mode, as in a feed-forward."""
 
-    def __init__(self, config: ResidualImageConfig, place: SublayerPlace, in_channels: int, stride: int):
+    def __init__(self, config: StackConfig, place: SublayerPlace, in_channels: int, stride: int):
         super().__init__()
-        mode, width = config.mode(place.stack), config.d_model
+        mode, width = config.mode, config.d_model
         self.norm1 = nn.BatchNorm2d(in_channels)
         self.conv1 = Convolution(in_channels, width, stride, mode.init_gain(config, place, "ffn_in"))
         self.norm2 = nn.BatchNorm2d(width)
@@ -88,14 +89,14 @@ class ResNetBranch(nn.Module):
 class ResNetLayer(ResidualLayer):
     """A block with its residual connection; the first block of the second and third stage halves height and width."""
 
-    def __init__(self, config: ResidualImageConfig, layer_idx: int):
-        super().__init__(config, "encoder", layer_idx)
-        stage, block = divmod(layer_idx, config.encoder_layers // STAGES)
+    def __init__(self, config: StackConfig, layer_idx: int):
+        super().__init__(config, layer_idx)
+        stage, block = divmod(layer_idx, config.layers // STAGES)
         is_first = stage > 0 and block == 0
         self.stride = 2 if is_first else 1
         self.read_stage = stage - 1 if is_first else stage
         own, self.in_channels = config.of_stage(stage), config.of_stage(self.read_stage).d_model
-        (self.ffn_residual,) = build_connections(own, "encoder", layer_idx)
+        (self.ffn_residual,) = build_connections(own, layer_idx)
         self.ffn = ResNetBranch(own, self.ffn_residual.place, self.in_channels, self.stride)
 
     def forward(self, *stream: Tensor, height: int) -> tuple[Tensor, ...]:

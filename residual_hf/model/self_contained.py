@@ -2,7 +2,7 @@
 """Write the model code into a checkpoint, so that it loads with `trust_remote_code=True` where residual_hf is missing.
 
 Transformers finds the classes through `auto_map` and the pipeline through `custom_pipelines` in `config.json`. If
-residual_hf is imported, its own classes are used and no flag is needed.
+residual_hf is imported, its own classes are used and no flag is needed. `config` is a `ResidualConfig`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import PreTrainedConfig
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
@@ -28,9 +28,6 @@ from transformers.utils import cached_file, logging
 
 from .checksums import CHECKSUMS
 from .connections import ResidualConnection, get_ln_mode, is_registered
-
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
 
 logger = logging.get_logger(__name__)
 
@@ -67,7 +64,7 @@ REGISTERS = "registers an ln_mode"  # the mark of the imports of a user's modes 
 OTHER_FILES = "From a local folder, Transformers 5.4 only copies files that are named in this one:"
 
 
-def write_model_code(folder: str | os.PathLike, config: ResidualConfig) -> None:
+def write_model_code(folder: str | os.PathLike, config: Any) -> None:
     """Write the code of a model into a folder, and its classes into the `config.json` of the folder.
 
     A user's mode is saved too if its file imports, apart from installed packages, only model code of residual_hf;
@@ -82,7 +79,7 @@ def write_model_code(folder: str | os.PathLike, config: ResidualConfig) -> None:
     (folder / "config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
-def code_fields(config: ResidualConfig) -> dict[str, Any]:
+def code_fields(config: Any) -> dict[str, Any]:
     """The fields of a `config.json` that name the classes of the model code."""
     own = type(config).__name__
     config_class = next((name for name in MODEL_CLASSES if name.endswith(f".{own}")), CONFIG_CLASS)
@@ -97,10 +94,10 @@ def code_fields(config: ResidualConfig) -> dict[str, Any]:
     return fields
 
 
-def model_code(config: ResidualConfig) -> dict[str, str]:
+def model_code(config: Any) -> dict[str, str]:
     """Name and text of every file that `write_model_code` writes."""
     files = dict(_model_files(Path(__file__).parent))
-    modes = (config.mode(stack) for stack in config.stacks)
+    modes = (own.mode for own in config.stack_configs)
     for mode in {mode.__module__: mode for mode in modes}.values():  # importing a file registers all of its modes
         package, _, stem = mode.__module__.rpartition(".")
         if package != PACKAGE or f"{stem}.py" not in files:

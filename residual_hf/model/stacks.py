@@ -95,7 +95,7 @@ class ResidualPreTrainedModel(PreTrainedModel):
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """For what supports only some implementations, default to the first of them and refuse the others."""
-        modes = map(self.config.mode, self.config.stacks)
+        modes = {own.mode for own in self.config.stack_configs}
         limits = {f"ln_mode {mode.name!r}": mode.attention_implementations for mode in modes}
         if self.config.position_embedding_type == "relative":
             limits["position_embedding_type 'relative'"] = "sdpa", "eager"
@@ -131,8 +131,8 @@ class ResidualPreTrainedModel(PreTrainedModel):
         place: Any = getattr(module, "place", None)
         role = getattr(module, "role", None)
         if isinstance(module, nn.Linear) and role is not None:
-            gain = self.config.mode(place.stack).init_gain(self.config, place, role)
-            INIT_STYLES[self.config.stack_init_style(place.stack)].linear(module, role, gain)
+            own = self.config.of(place.stack)
+            INIT_STYLES[own.init_style].linear(module, role, own.mode.init_gain(own, place, role))
         elif callable(initialize := getattr(module, "init_parameters", None)):
             initialize()
         elif isinstance(module, (nn.Embedding, nn.Linear)):
@@ -151,11 +151,11 @@ class ResidualPreTrainedModel(PreTrainedModel):
         """
         if table is None:
             return 1.0
-        modes = {stack: self.config.mode(stack) for stack in self.config.stacks}
         if table == "output":
-            return modes[self.config.stacks[-1]].embedding_gain(self.config, table)
+            last = self.config.stack_configs[-1]
+            return last.mode.embedding_gain(last, table)
         stacks = self.config.token_stacks if self.config.share_encoder_decoder_embeddings else (table,)
-        gains = (modes[stack].embedding_gain(self.config, stack) for stack in stacks)
+        gains = (own.mode.embedding_gain(own, own.stack) for own in map(self.config.of, stacks))
         return next((gain for gain in gains if gain != 1.0), 1.0)
 
     def _mark_tied_modules(self) -> None:
@@ -203,19 +203,18 @@ class ResidualStack(ResidualPreTrainedModel):
 
     def __init__(self, config: ResidualConfig):
         super().__init__(config)
+        own = config.of(self.stack)
         self.embed_tokens: Any = self.build_embeddings(config, config.d_model**0.5 if config.scale_embedding else 1.0)
         for table in (m for m in self.embed_tokens.modules() if isinstance(m, nn.Embedding)):
             table.table = self.stack  # type: ignore[assignment]  # for `_init_weights`
-        self.embed_positions = build_positions(config, self.stack)
+        self.embed_positions = build_positions(own)
         if config.position_embedding_type == "relative":
-            heads = config.stack_attention_heads(self.stack)
-            self.relative_bias = RelativeBias(heads, config.d_model, is_causal=self.stack == "decoder")
-        self.embed_norm: nn.Module = build_norm(config, self.stack) if config.embedding_norm else nn.Identity()
+            self.relative_bias = RelativeBias(own.attention_heads, config.d_model, is_causal=self.stack == "decoder")
+        self.embed_norm: nn.Module = build_norm(own) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(self.Layer(config, i) for i in range(config.stack_layers(self.stack)))
-        self.boundary = config.mode(self.stack).Boundary(config, self.stack)
-        self.word_dropout = getattr(config, f"{self.stack}_word_dropout")
-        self.layerdrop = getattr(config, f"{self.stack}_layerdrop")
+        self.layers = nn.ModuleList(self.Layer(own, i) for i in range(own.layers))
+        self.boundary = own.mode.Boundary(own)
+        self.max_positions, self.word_dropout, self.layerdrop = own.positions, own.word_dropout, own.layerdrop
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -248,11 +247,10 @@ class ResidualStack(ResidualPreTrainedModel):
             # the length of a static cache is a tensor, unknown while compiling
             known = isinstance(past_length, int) or not torch.compiler.is_compiling()
             total = length + int(past_length) if known else length
-            limit = self.config.stack_positions(self.stack)
-            if total > limit and not self.has_positions(position_ids):
+            if total > self.max_positions and not self.has_positions(position_ids):
                 raise ValueError(
                     f"the {self.stack} received {total} tokens, but max_position_embeddings is "
-                    f"{limit}: shorten the input (truncation=True) or the output "
+                    f"{self.max_positions}: shorten the input (truncation=True) or the output "
                     "(max_new_tokens)"
                 )
             numbers = self.number(embeddings, mask, past_length, position_ids)

@@ -56,7 +56,7 @@ def unsupported_stack(stack: ResidualStack) -> str | None:
         return "position_embedding_type 'relative' has no native kernel"
     if config.activation_function not in ACTIVATIONS:
         return f"activation_function {config.activation_function!r} has no native kernel"
-    head_size = config.d_model // config.stack_attention_heads(stack.stack)
+    head_size = config.d_model // config.of(stack.stack).attention_heads
     if head_size > LARGEST_HEAD:
         return f"heads of {head_size} values are larger than {LARGEST_HEAD}"
     activation = type(ACT2FN[config.activation_function])
@@ -71,5 +71,5 @@ def unsupported_stack(stack: ResidualStack) -> str | None:
     try:
         StackPrograms(stack)
     except (NoKernel, TypeError, AttributeError, ValueError, IndexError, RuntimeError) as error:
-        return f"ln_mode {config.stack_ln_mode(stack.stack)!r} computes {error}, for which there is no native kernel"
+        return f"ln_mode {config.of(stack.stack).ln_mode!r} computes {error}, for which there is no native kernel"
     return None

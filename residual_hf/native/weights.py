@@ -212,7 +212,7 @@ class Packer:
         """An encoder, or a decoder still without its output projection. Raises `NoKernel`, see `StackPrograms`."""
         config, name = stack.config, stack.stack
         recorded = StackPrograms(stack)
-        heads = config.stack_attention_heads(name)
+        heads = config.of(name).attention_heads
         head_size, stride = config.d_model // heads, round_up(config.d_model)
         packed = Stack(
             type=int(self.dtype != "float32"),
@@ -223,7 +223,7 @@ class Packer:
             heads=heads,
             head_size=round_up(head_size, HEAD_PADDING),
             attention_width=round_up(heads * round_up(head_size, HEAD_PADDING)),
-            ffn_width=round_up(config.stack_ffn_dim(name)),
+            ffn_width=round_up(config.of(name).ffn_dim),
             activation=ACTIVATIONS[config.activation_function],
             adds_scores=any(recorded.score_factors),
             embedding_scale=stack.embed_tokens.scale,

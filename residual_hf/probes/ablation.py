@@ -38,7 +38,7 @@ def layer_removal(model: Any, batches: Batches, score: Callable[[Any], float] | 
     found = stacks(model)
     rows: list[LayerRemoval] = []
     for name, stack in found.items():
-        mode = stack.config.mode(name) if isinstance(stack, ResidualStack) else None
+        mode = stack.config.of(name).mode if isinstance(stack, ResidualStack) else None
         if mode is not None and not mode.supports_layerdrop:
             raise InputError(f"{mode.name}: its layers cannot be removed")
     for name, stack in found.items():

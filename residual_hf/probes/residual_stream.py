@@ -35,8 +35,8 @@ def rotation_change(model: nn.Module, batch: Batch, seed: int = 0) -> float:
         InputError: not an encoder-decoder of this package with Pre-LN and layer or RMS norms in both stacks.
     """
     config: Any = getattr(model, "config", None)
-    stacks = [*STACKS] if getattr(config, "is_encoder_decoder", False) and hasattr(config, "stack_ln_mode") else []
-    kinds = {(config.stack_ln_mode(s), config.stack_norm_type(s)) for s in stacks}
+    stacks = [*STACKS] if getattr(config, "is_encoder_decoder", False) and hasattr(config, "stack_configs") else []
+    kinds = {(config.of(s).ln_mode, config.of(s).norm_type) for s in stacks}
     if not kinds or not kinds <= {("pre_ln", "rms_norm"), ("pre_ln", "layer_norm")}:
         given = ", ".join(" with ".join(kind) for kind in sorted(kinds)) or type(model).__name__
         raise InputError(f"rotation_change: {given} given, must be pre_ln with layer_norm or rms_norm")

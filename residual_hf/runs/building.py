@@ -187,12 +187,12 @@ def scale_dual_stream(config: ResidualConfig) -> ResidualConfig:
     would differ by up to 8e-5 at s = 0.05.
     """
     changes: dict[str, Any] = {}
-    for stack in config.stacks:
-        options, layers = config.ln_options(stack), config.stack_layers(stack)
-        if getattr(options, "dual_scale", None) == 1.0 and layers > 1:
-            scale = 2.0 ** -math.ceil(math.log2(layers))
-            epsilon = options.dual_layer_norm_eps * scale**2
-            own = asdict(options) | {"dual_scale": scale, "dual_layer_norm_eps": epsilon}
-            changes[f"{stack}_ln_mode_options"] = own
-            logger.info("fp16: dual_scale %g in the %s of %d layers; logits do not change", scale, stack, layers)
+    for own in config.stack_configs:
+        if getattr(own.options, "dual_scale", None) == 1.0 and own.layers > 1:
+            scale = 2.0 ** -math.ceil(math.log2(own.layers))
+            scaled = {"dual_scale": scale, "dual_layer_norm_eps": own.options.dual_layer_norm_eps * scale**2}
+            changes[f"{own.stack}_ln_mode_options"] = asdict(own.options) | scaled
+            logger.info(
+                "fp16: dual_scale %g in the %s of %d layers; logits do not change", scale, own.stack, own.layers
+            )
     return type(config)(**{**config.to_dict(), **changes}) if changes else config

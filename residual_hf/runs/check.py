@@ -92,7 +92,7 @@ class Check:
     def run(self, seconds: float, modes: Sequence[str]) -> CheckReport:
         started = time.perf_counter()
         config = build_config(self.recipe, self.tokenizer)
-        own_name = "/".join(dict.fromkeys(config.stack_ln_mode(stack) for stack in config.stacks))
+        own_name = "/".join(dict.fromkeys(own.ln_mode for own in config.stack_configs))
         per_update = self.seconds_per_update()
         shares = 1 + (len(modes) or FINALISTS)
         updates = max(FEWEST_UPDATES, int(0.7 * seconds / shares / per_update))

@@ -52,7 +52,7 @@ class FineTuning:
     def size(self, size: Any) -> Any:
         """A `first_recipe.Size` with the sizes of the model."""
         config = self.start.model.config
-        layers = {f"{stack}_layers": config.stack_layers(stack) for stack in config.stacks}
+        layers = {f"{own.stack}_layers": own.layers for own in config.stack_configs}
         own = size.vocab_size if self.tokenizer is None else config.vocab_size
         return replace(size, d_model=config.d_model, vocab_size=own, dropout=config.dropout, **layers)
 

@@ -175,8 +175,8 @@ def log_model(model: Any) -> None:
     config = model.config
     logger.info(
         "%s, %s layers of width %d, %.2f M parameters",
-        "/".join(config.stack_ln_mode(stack) for stack in config.stacks),
-        "+".join(str(getattr(config, f"{stack}_layers")) for stack in config.stacks),
+        "/".join(own.ln_mode for own in config.stack_configs),
+        "+".join(str(own.layers) for own in config.stack_configs),
         config.d_model,
         sum(p.numel() for p in model.parameters()) / 1e6,
     )

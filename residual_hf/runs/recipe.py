@@ -298,12 +298,13 @@ def checked_config(make: Callable[..., ResidualConfig], fields: Mapping[str, Any
 def check_memory(config: ResidualConfig) -> None:
     """Raise `InputError` for a model whose matrices and positions alone are larger than the memory of this machine."""
     width, total = config.d_model, psutil.virtual_memory().total
-    sizes = [config.stack_layers(s) * (4 * width + 2 * config.stack_ffn_dim(s)) for s in config.stacks]
+    stacks = config.stack_configs
+    sizes = [own.layers * (4 * width + 2 * own.ffn_dim) for own in stacks]
     needed = 4 * width * (sum(sizes) + config.max_position_embeddings)
     if needed > total:
         raise InputError(
-            f"model: d_model {width}, {'+'.join(str(config.stack_layers(s)) for s in config.stacks)} layers with FFNs "
-            f"of width {max(map(config.stack_ffn_dim, config.stacks))} and {config.max_position_embeddings} positions "
+            f"model: d_model {width}, {'+'.join(str(own.layers) for own in stacks)} layers with FFNs "
+            f"of width {max(own.ffn_dim for own in stacks)} and {config.max_position_embeddings} positions "
             f"need {needed / 1e9:,.0f} GB, but this machine has {total / 1e9:.0f} GB of memory"
         )
 

@@ -62,7 +62,7 @@ def load_start(source: str, fields: Mapping[str, Any], model_class: Any = Residu
         if name not in (*MODES, *RATES) and value != own:
             raise InputError(f"{refusal(f'model.{name}', value, repr(own))} as in {source} (model.from)")
     changes = {name: value for name, value in fields.items() if name in (*MODES, *RATES) and value is not None}
-    kept = {} if "ln_mode" in changes else {f"{name}_ln_mode": model.config.stack_ln_mode(name) for name in STACKS}
+    kept = {} if "ln_mode" in changes else {f"{name}_ln_mode": model.config.of(name).ln_mode for name in STACKS}
     target = checked_config(
         ResidualConfig, {**dict.fromkeys(MODES), "ln_mode": model.config.ln_mode, **kept, **changes}
     )
@@ -90,8 +90,8 @@ def with_modes_of(
     Raises `InputError` naming the possible modes.
     """
     for stack in model.config.stacks:
-        before = model.config.stack_ln_mode(stack)
-        mode, options = target.stack_ln_mode(stack), vars(target.ln_options(stack))
+        before = model.config.of(stack).ln_mode
+        mode, options = target.of(stack).ln_mode, vars(target.of(stack).options)
         if mode == before and not changes.keys() & {"ln_mode_options", f"{stack}_ln_mode_options"}:
             continue
         try:

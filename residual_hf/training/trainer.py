@@ -70,7 +70,7 @@ class ResidualTrainer(ShardedTrainer):
         **kwargs: Any,
     ):
         streamed = isinstance(train, StreamedBatches)
-        drops_layers = any(getattr(model.config, f"{stack}_layerdrop") for stack in model.config.stacks)
+        drops_layers = any(own.layerdrop for own in model.config.stack_configs)
         set_matmul_precision(settings.precision)
         arguments = settings.to_arguments(
             output_dir, ignore_data_skip=streamed, ddp_find_unused_parameters=drops_layers

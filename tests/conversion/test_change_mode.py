@@ -85,8 +85,8 @@ def test_logits_stay_and_the_model_too(old, new, options, rounded):
     model = build(old)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     changed = change_ln_mode(model, new, options)
-    assert [changed.config.stack_ln_mode(stack) for stack in ("encoder", "decoder")] == [new, new]
-    assert vars(changed.config.ln_options("decoder")).items() >= options.items()
+    assert [changed.config.of(stack).ln_mode for stack in ("encoder", "decoder")] == [new, new]
+    assert vars(changed.config.of("decoder").options).items() >= options.items()
     assert_equal(changed, model, rounded)
     exact = model.double()
     expected = logits(exact)
@@ -172,8 +172,8 @@ def test_one_stack_can_change_alone():
     model = build("post_ln", decoder_ln_mode="pre_ln")
     changed = change_ln_mode(model, "resi_dual", stack="encoder")
     changed = change_ln_mode(changed, "layer_scale", {"initial_scale": 0.5}, stack="decoder")
-    assert [changed.config.stack_ln_mode(stack) for stack in ("encoder", "decoder")] == ["resi_dual", "layer_scale"]
-    assert changed.config.ln_options("decoder").initial_scale == 0.5
+    assert [changed.config.of(stack).ln_mode for stack in ("encoder", "decoder")] == ["resi_dual", "layer_scale"]
+    assert changed.config.of("decoder").options.initial_scale == 0.5
     assert torch.equal(logits(changed), logits(model))
     with pytest.raises(InputError, match="the decoder is 'pre_ln'"):
         change_ln_mode(model, "resi_dual")

@@ -75,7 +75,7 @@ def test_folded_model_has_the_same_logits(mode, positions, tables):
     fields = {"share_encoder_decoder_embeddings": share, "tie_word_embeddings": tie}
     model = build(mode, position_embedding_type=positions, scale_embedding=True, **fields)
     folded = fold(model)
-    assert folded.config.stack_ln_mode("encoder") == folded.config.stack_ln_mode("decoder") == PLAIN[mode]
+    assert folded.config.of("encoder").ln_mode == folded.config.of("decoder").ln_mode == PLAIN[mode]
     expected = logits(model)
     assert (logits(folded) - expected).abs().max() / expected.abs().max().clamp(min=1) < 5e-6
     exact = model.double()
@@ -118,7 +118,7 @@ def test_models_of_one_stack_fold(mode, options):
         for warmup in branch_warmups(model):
             warmup.updates.fill_(warmup.duration // 2)
         folded = fold(model.double())
-        assert type(folded) is cls and folded.config.stack_ln_mode(stack) == PLAIN[mode]
+        assert type(folded) is cls and folded.config.of(stack).ln_mode == PLAIN[mode]
         with torch.no_grad():
             torch.testing.assert_close(folded(text).logits, model(text).logits, rtol=1e-10, atol=1e-10)
 
@@ -139,7 +139,7 @@ def test_tables_stay_one_where_no_first_shortcut_is_scaled():
 def test_stacks_fold_by_themselves():
     model = build("admin", decoder_ln_mode="pre_ln")
     folded = fold(model)
-    assert [folded.config.stack_ln_mode(stack) for stack in ("encoder", "decoder")] == ["post_ln", "pre_ln"]
+    assert [folded.config.of(stack).ln_mode for stack in ("encoder", "decoder")] == ["post_ln", "pre_ln"]
     torch.testing.assert_close(logits(folded), logits(model), rtol=1e-5, atol=5e-6)
 
 

@@ -123,7 +123,7 @@ def test_logits_are_equal(case, side):
     expected = logits(original, side)
     assert expected.std() > 0.5
     torch.testing.assert_close(logits(model, side), expected, rtol=0, atol=1e-5)
-    assert model.config.stack_ln_mode("encoder") == MODES[case.split("_")[0]]
+    assert model.config.of("encoder").ln_mode == MODES[case.split("_")[0]]
 
 
 @pytest.mark.parametrize("case", CASES)

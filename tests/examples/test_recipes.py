@@ -95,7 +95,7 @@ def test_recipe_trains_at_reduced_size(name, tmp_path):
     full = as_written(EXAMPLES / name).build_config()
     assert config.d_model == 32
     assert config.language_tags == recipe.data.language_tags
-    assert [config.stack_ln_mode(s) for s in config.stacks] == [full.stack_ln_mode(s) for s in full.stacks]
+    assert [config.of(s).ln_mode for s in config.stacks] == [full.of(s).ln_mode for s in full.stacks]
     assert list((tmp_path / "run" / "model").glob("*.safetensors"))
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     if recipe.training.tokens_per_update is not None:

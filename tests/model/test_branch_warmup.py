@@ -124,11 +124,9 @@ def test_stagewise_schedules_warm_up_a_layer_after_the_other(schedule, floor):
 
 
 def test_defaults_are_those_of_the_papers():
-    assert make("pre_ln", branch_warmup={}).config.stack_branch_warmup("encoder") == BranchWarmupSettings(
-        "linear", 1000
-    )
+    assert make("pre_ln", branch_warmup={}).config.of("encoder").branch_warmup == BranchWarmupSettings("linear", 1000)
     model = make("branch_norm")
-    assert model.config.stack_branch_warmup("decoder") == BranchWarmupSettings("equal", 4000)
+    assert model.config.of("decoder").branch_warmup == BranchWarmupSettings("equal", 4000)
     assert not branch_warmups(make("post_ln"))
 
 
@@ -136,7 +134,7 @@ def test_one_stack_can_be_branch_norm():
     model = randomise(make("pre_ln", encoder_ln_mode="branch_norm"))
     assert len(branch_warmups(model)) == len(model.model.encoder.layers)
     folded = fold_branch_warmup(advance(model, 1000))
-    assert [folded.config.stack_ln_mode(stack) for stack in ("encoder", "decoder")] == ["post_ln", "pre_ln"]
+    assert [folded.config.of(stack).ln_mode for stack in ("encoder", "decoder")] == ["post_ln", "pre_ln"]
     assert_near(logits(folded), logits(model))
 
 

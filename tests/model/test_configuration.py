@@ -59,7 +59,7 @@ def test_every_mode_fills_in_its_defaults(mode):
         LN_MODES[mode].default_norm_type,
         LN_MODES[mode].default_init_style,
     )
-    assert config.ln_options("encoder") == LN_MODES[mode].Options()
+    assert config.of("encoder").options == LN_MODES[mode].Options()
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -192,19 +192,19 @@ def test_bad_values_assigned_later_neither_save_nor_build(field, tmp_path):
 
 def test_each_stack_has_a_mode():
     config = ResidualConfig(ln_mode="pre_ln", decoder_ln_mode="resi_dual")
-    assert [config.mode(stack) for stack in config.stacks] == [LN_MODES["pre_ln"], LN_MODES["resi_dual"]]
+    assert [config.of(stack).mode for stack in config.stacks] == [LN_MODES["pre_ln"], LN_MODES["resi_dual"]]
     config.decoder_ln_mode = "post"
     with pytest.raises(ValueError, match="unknown ln_mode 'post'; did you mean 'post_ln'\\? Known: .*post_ln, pre_ln"):
-        config.mode("decoder")
+        config.of("decoder")
 
 
 def test_options_reach_the_stacks_they_are_for():
     both = ResidualConfig(ln_mode_options={"dual_scale": 0.5}, decoder_ln_mode_options={"main_scale": 2.0})
-    assert (both.ln_options("encoder").dual_scale, both.ln_options("encoder").main_scale) == (0.5, 1.0)
-    assert (both.ln_options("decoder").dual_scale, both.ln_options("decoder").main_scale) == (0.5, 2.0)
+    assert (both.of("encoder").options.dual_scale, both.of("encoder").options.main_scale) == (0.5, 1.0)
+    assert (both.of("decoder").options.dual_scale, both.of("decoder").options.main_scale) == (0.5, 2.0)
     one = ResidualConfig(ln_mode_options={"dual_scale": 1}, encoder_ln_mode="pre_ln")
-    assert one.ln_options("decoder").dual_scale == 1.0
-    assert one.ln_options("encoder") == LN_MODES["pre_ln"].Options()
+    assert one.of("decoder").options.dual_scale == 1.0
+    assert one.of("encoder").options == LN_MODES["pre_ln"].Options()
 
 
 def test_a_shared_vocabulary_has_one_size():

@@ -45,7 +45,7 @@ class Gated(ResidualConnection):
 
     def __init__(self, config, place):
         super().__init__(config, place)
-        self.norm = build_norm(config, place.stack)
+        self.norm = build_norm(config)
         self.gate = nn.Parameter(torch.empty(config.d_model))
 
     def init_parameters(self):
@@ -82,7 +82,7 @@ def test_mode_of_a_user_trains_saves_and_loads(gated, tmp_path):
     model.eval().save_pretrained(tmp_path)
     loaded = ResidualForConditionalGeneration.from_pretrained(tmp_path)
     assert torch.equal(logits_of(loaded), logits_of(model))
-    assert loaded.config.ln_options("encoder").start == 0.25
+    assert loaded.config.of("encoder").options.start == 0.25
 
 
 def test_options_of_a_user_are_checked(gated):
@@ -109,7 +109,7 @@ def test_a_mode_without_forward_says_so():
 
 
 def test_places_count_sublayers():
-    places = layer_places(ResidualConfig(encoder_layers=2, decoder_layers=4), "decoder", 3)
+    places = layer_places(ResidualConfig(encoder_layers=2, decoder_layers=4).of("decoder"), 3)
     assert [place.kind for place in places] == ["self_attention", "cross_attention", "feed_forward"]
     assert [place.index for place in places] == [9, 10, 11]
     assert [place.is_first_in_layer for place in places] == [True, False, False]

@@ -93,8 +93,8 @@ def test_norms_follow_the_mode_of_their_stack():
 def test_a_value_for_the_whole_config_is_for_both_stacks():
     fields = {"norm_type": "scale_norm", "init_style": "fairseq_legacy", "decoder_norm_type": "rms_norm"}
     config = hybrid("post_ln", "peri_ln", **fields).config
-    assert [config.stack_norm_type(stack) for stack in ("encoder", "decoder")] == ["scale_norm", "rms_norm"]
-    assert [config.stack_init_style(stack) for stack in ("encoder", "decoder")] == ["fairseq_legacy"] * 2
+    assert [config.of(stack).norm_type for stack in ("encoder", "decoder")] == ["scale_norm", "rms_norm"]
+    assert [config.of(stack).init_style for stack in ("encoder", "decoder")] == ["fairseq_legacy"] * 2
 
 
 def test_the_choices_of_a_hybrid_are_stored(tmp_path):
@@ -103,7 +103,7 @@ def test_the_choices_of_a_hybrid_are_stored(tmp_path):
     stored = json.loads((tmp_path / "config.json").read_text())
     assert (stored["encoder_norm_type"], stored["decoder_norm_type"]) == ("layer_norm", "rms_norm")
     loaded = ResidualConfig.from_pretrained(tmp_path)
-    assert [loaded.stack_init_style(stack) for stack in ("encoder", "decoder")] == ["t_fixup", "fairseq_main"]
+    assert [loaded.of(stack).init_style for stack in ("encoder", "decoder")] == ["t_fixup", "fairseq_main"]
 
 
 def test_configs_stored_before_there_were_fields_for_each_stack_stay_what_they_were(tmp_path):
@@ -111,5 +111,5 @@ def test_configs_stored_before_there_were_fields_for_each_stack_stay_what_they_w
     old = {"model_type": "residual", "ln_mode": "post_ln", "decoder_ln_mode": "peri_ln", "norm_type": "layer_norm"}
     (tmp_path / "config.json").write_text(json.dumps({**old, "init_style": "fairseq_main"}))
     config = ResidualConfig.from_pretrained(tmp_path)
-    assert {config.stack_norm_type(stack) for stack in ("encoder", "decoder")} == {"layer_norm"}
-    assert {config.stack_init_style(stack) for stack in ("encoder", "decoder")} == {"fairseq_main"}
+    assert {config.of(stack).norm_type for stack in ("encoder", "decoder")} == {"layer_norm"}
+    assert {config.of(stack).init_style for stack in ("encoder", "decoder")} == {"fairseq_main"}

@@ -39,7 +39,7 @@ def model_of(mode, **options):
 
 
 def options_of(mode, **options):
-    return config_of(ResidualForConditionalGeneration, mode, options).ln_options("encoder")
+    return config_of(ResidualForConditionalGeneration, mode, options).of("encoder").options
 
 
 def modules_of(model):
@@ -153,8 +153,8 @@ def test_initial_values_without_a_model(mode, options):
     """Those of the constructors; mHC has its static weights from `_init_weights`."""
     config = config_of(ResidualForConditionalGeneration, mode, options)
     for stack, depth in (("encoder", N), ("decoder", M)):
-        layers = (build_connections(config, stack, layer) for layer in range(depth))
-        parts = [LN_MODES[mode].Boundary(config, stack), *(c for layer in layers for c in layer)]
+        layers = (build_connections(config.of(stack), layer) for layer in range(depth))
+        parts = [LN_MODES[mode].Boundary(config.of(stack)), *(c for layer in layers for c in layer)]
         for part in parts:
             if mode == "mhc" and isinstance(part, ResidualConnection):
                 for name in STATIC:
@@ -179,7 +179,7 @@ def test_initial_values_of_an_option(mode, options, name, value):
 def test_b2t_without_norms_has_the_constants_of_the_paper(depth, alpha):
     model = model_of("b2t_no_ln")
     place = replace(model.model.encoder.layers[0].ffn_residual.place, num_layers=depth)
-    assert LN_MODES["b2t_no_ln"](model.config, place).alpha == pytest.approx(alpha, abs=5e-5)
+    assert LN_MODES["b2t_no_ln"](model.config.of("encoder"), place).alpha == pytest.approx(alpha, abs=5e-5)
 
 
 def test_omegas_of_a_profile_are_those_of_the_encoder_then_of_the_decoder():
@@ -194,7 +194,7 @@ def test_omegas_of_a_profile_are_those_of_the_encoder_then_of_the_decoder():
 def test_layer_scale_starts_by_depth(depth, value):
     model = model_of("layer_scale")
     place = replace(model.model.encoder.layers[0].ffn_residual.place, num_layers=depth)
-    assert LN_MODES["layer_scale"](model.config, place).scale.tolist() == pytest.approx([value] * 8)
+    assert LN_MODES["layer_scale"](model.config.of("encoder"), place).scale.tolist() == pytest.approx([value] * 8)
 
 
 INVALID = [
@@ -295,14 +295,16 @@ def test_gains_of_initial_weights(mode, options):
     config = config_of(ResidualForConditionalGeneration, mode, options)
     cls = LN_MODES[mode]
     for stack, layer in LAYERS:
-        for place in layer_places(config, stack, layer):
+        own = config.of(stack)
+        for place in layer_places(own, layer):
             expected = expected_gains(mode, stack, place.kind, options)
-            assert {role: cls.init_gain(config, place, role) for role in expected} == pytest.approx(expected)
+            assert {role: cls.init_gain(own, place, role) for role in expected} == pytest.approx(expected)
     tables = dict.fromkeys(("encoder", "decoder", "output"), 1.0)
     tables |= {"t_fixup": {"encoder": (9 * N) ** -0.25, "decoder": (9 * M) ** -0.25}, "fixup": {"output": 0}}.get(
         mode, {}
     )
-    assert {table: cls.embedding_gain(config, table) for table in tables} == pytest.approx(tables)
+    found = {table: config.of("encoder" if table == "encoder" else "decoder") for table in tables}
+    assert {table: cls.embedding_gain(own, table) for table, own in found.items()} == pytest.approx(tables)
 
 
 STARTS = [  # a mode with its options, and the simpler one whose equation it follows at its starting values
@@ -453,7 +455,7 @@ NORMS_ON_BRANCHES = dict.fromkeys(("sandwich_ln", "sandwich_ln_gpas", "peri_ln")
 @every_mode
 def test_where_probes_find_the_shortcut_and_the_norm_of_the_branch(mode):
     config = config_of(ResidualForConditionalGeneration, mode, {})
-    for connection in (c for stack, i in LAYERS for c in build_connections(config, stack, i)):
+    for connection in (c for stack, i in LAYERS for c in build_connections(config.of(stack), i)):
         expected = SHORTCUTS.get(mode, "input")
         if mode == "span_norm" and connection.place.kind == "feed_forward":
             expected = None  # the input of the layer

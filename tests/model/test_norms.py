@@ -69,7 +69,7 @@ def test_norm_types_work_with_every_mode(mode, norm_type):
 def test_statistics_of_half_precision_are_those_of_single(norm_type, dtype):
     """The squares of these values overflow fp16; the dual norm's eps of 1e-7 is nothing in it."""
     config_class = ResidualImageConfig if norm_type == "batch_norm" else ResidualConfig
-    norm = build_norm(config_class(norm_type=norm_type, d_model=64), "encoder", eps=1e-7)
+    norm = build_norm(config_class(norm_type=norm_type, d_model=64).of("encoder"), eps=1e-7)
     for x in (300 * torch.randn(8, 64), 1e-3 * torch.randn(8, 64)):
         x = x.to(dtype)
         exact, half = norm.float()(x.float()), norm.to(dtype)(x)
@@ -79,7 +79,7 @@ def test_statistics_of_half_precision_are_those_of_single(norm_type, dtype):
 
 def test_rms_norm_under_autocast_is_fused_and_in_fp32(recwarn):
     """PyTorch falls back to a slow kernel, with a warning, where input and gain have two types."""
-    norm = build_norm(ResidualConfig(norm_type="rms_norm"), "encoder")
+    norm = build_norm(ResidualConfig(norm_type="rms_norm").of("encoder"))
     with torch.autocast("cpu", torch.bfloat16):
         assert norm(torch.randn(2, 3, 512).bfloat16()).dtype == torch.float32
     assert not [warning for warning in recwarn if "dtype" in str(warning.message)]

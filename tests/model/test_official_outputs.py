@@ -190,7 +190,7 @@ def test_initial_standard_deviations(name):
 
 
 def test_the_documentation_names_the_modes_with_official_outputs():
-    modes = {load(name).config().stack_ln_mode(stack) for name in OFFICIAL_MODELS for stack in ("encoder", "decoder")}
+    modes = {load(name).config().of(stack).ln_mode for name in OFFICIAL_MODELS for stack in ("encoder", "decoder")}
     text = (Path(__file__).parents[2] / "docs" / "modes.md").read_text(encoding="utf-8")
     named = re.search(r"The outputs of (.*?) are also compared with those of official code", text, re.DOTALL)[1]
     assert re.findall(r"`(\w+)`", named) == sorted(modes)

@@ -52,7 +52,9 @@ def test_gpas_composes_with_a_mode_of_a_user():
         scales_shortcut = True
 
     place = make("xskip_ln").model.encoder.layers[1].self_attn_residual.place
-    connection = MyGPAS(ResidualConfig(ln_mode="xskip_ln", d_model=WIDTH, encoder_attention_heads=2), place)
+    connection = MyGPAS(
+        ResidualConfig(ln_mode="xskip_ln", d_model=WIDTH, encoder_attention_heads=2).of("encoder"), place
+    )
     nn.init.ones_(connection.gate)
     x, a = torch.randn(2, 1, 3, WIDTH)
     shortcut = 2.0 * x * (1 - torch.sigmoid(torch.tensor(1.0)))

@@ -26,7 +26,8 @@ def gains(model):
     """The factor of the mode on each weight of the first layer, by role."""
     layer = model.model.first_stack.layers[0]
     linears = [m for m in layer.modules() if hasattr(m, "role")]
-    return {m.role: model.config.mode(m.place.stack).init_gain(model.config, m.place, m.role) for m in linears}
+    (own,) = model.config.stack_configs
+    return {m.role: own.mode.init_gain(own, m.place, m.role) for m in linears}
 
 
 @pytest.mark.parametrize("stack", STACKS)

@@ -31,7 +31,7 @@ def model_with(monkeypatch):
 
             def __init__(self, config, place):
                 super().__init__(config, place)
-                self.norm = build_norm(config, place.stack)
+                self.norm = build_norm(config)
                 self.vector = nn.Parameter(torch.ones(config.d_model))
                 self.gates = nn.Parameter(torch.zeros(3, config.d_model))
 
@@ -103,11 +103,9 @@ class Affine(nn.Module):
 def test_modules_of_a_user_within_sublayers(model_with, kind, slots):
     def inner_modules(config, place):
         if place.kind == "feed_forward":
-            own = {"inner": kind(config.stack_ffn_dim(place.stack)), "pre_activation": Affine(32)}
+            own = {"inner": kind(config.ffn_dim), "pre_activation": Affine(32)}
         else:
-            widths = dict.fromkeys(
-                ("query", "key", "value"), config.d_model // config.stack_attention_heads(place.stack)
-            )
+            widths = dict.fromkeys(("query", "key", "value"), config.d_model // config.attention_heads)
             own = {slot: kind(widths.get(slot, config.d_model)) for slot in ("query", "key", "value", "heads")}
         own["output"] = kind(config.d_model)
         return {slot: module for slot, module in own.items() if slot in (*slots, "pre_activation")}

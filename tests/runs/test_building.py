@@ -34,8 +34,8 @@ def logits_and_range(config, dtype=torch.float32):
 def test_the_scale_follows_the_depth_and_changes_no_logit():
     config = ResidualConfig(ln_mode="resi_dual", encoder_layers=18, decoder_layers=5, **SIZES)
     scaled = scale_dual_stream(config)
-    assert scaled.ln_options("encoder").dual_scale == 1 / 32
-    assert scaled.ln_options("decoder").dual_scale == 1 / 8
+    assert scaled.of("encoder").options.dual_scale == 1 / 32
+    assert scaled.of("decoder").options.dual_scale == 1 / 8
     (plain, widest), (same, narrower) = logits_and_range(config), logits_and_range(scaled)
     assert torch.equal(plain, same)
     assert narrower == widest / 32
@@ -46,9 +46,9 @@ def test_a_scale_that_is_given_and_other_modes_stay():
     assert scale_dual_stream(given) is given
     hybrid = ResidualConfig(encoder_ln_mode="resi_dual", decoder_ln_mode="pre_ln", **SIZES)
     assert scale_dual_stream(hybrid).decoder_ln_mode_options is None
-    assert scale_dual_stream(hybrid).ln_options("encoder").dual_scale == 1 / 8
+    assert scale_dual_stream(hybrid).of("encoder").options.dual_scale == 1 / 8
     alone = ResidualConfig(is_decoder_only=True, decoder_layers=2)
-    assert scale_dual_stream(alone).ln_options("decoder").dual_scale == 1 / 2
+    assert scale_dual_stream(alone).of("decoder").options.dual_scale == 1 / 2
 
 
 class Vocabulary:
@@ -62,7 +62,7 @@ class Vocabulary:
 def test_only_fp16_asks_for_it(tmp_path, precision, scale):
     recipe = make_recipe(tmp_path, precision=precision)
     recipe = replace(recipe, model=recipe.model | {"encoder_layers": 2, "decoder_layers": 2})
-    assert build_config(recipe, Vocabulary()).ln_options("decoder").dual_scale == scale
+    assert build_config(recipe, Vocabulary()).of("decoder").options.dual_scale == scale
 
 
 def test_the_config_says_with_which_tokens_the_model_was_trained(tmp_path):

@@ -133,7 +133,7 @@ def test_other_modes_do_not_have_the_options_of_a_preset():
     assert recipe.build_config().ln_mode_options == {"dual_scale": 0.05}
     measurements = check.Check(recipe, tiny_tokenizer(), SimpleNamespace(device="cpu"))
     config = measurements.model("keel").config
-    assert [config.stack_ln_mode(stack) for stack in config.stacks] == ["keel", "keel"]
+    assert [config.of(stack).ln_mode for stack in config.stacks] == ["keel", "keel"]
 
 
 @pytest.mark.parametrize("schedule", ["linear", "stagewise_0"])

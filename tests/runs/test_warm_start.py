@@ -103,7 +103,7 @@ def test_a_stack_that_the_recipe_does_not_change_keeps_its_mode_and_options(tmp_
     trained = tiny_model(tokenizer, source_lang="en", target_lang="de", **own)
     save_checkpoint(trained, tokenizer, tmp_path / "own")
     model = load_start(str(tmp_path / "own"), fields).model
-    assert [model.config.stack_ln_mode(stack) for stack in ("encoder", "decoder")] == modes
+    assert [model.config.of(stack).ln_mode for stack in ("encoder", "decoder")] == modes
     torch.testing.assert_close(logits(model, tokenizer), logits(trained, tokenizer))
 
 

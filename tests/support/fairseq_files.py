@@ -70,7 +70,7 @@ def dlcl_weights(model: ResidualForConditionalGeneration, simple: bool) -> dict[
         stack = parts[1] if parts else ""
         depth = model.config.encoder_layers if stack == "encoder" else model.config.decoder_layers
         row = int(parts[2]) if parts and parts[2] else depth
-        post = model.config.stack_ln_mode(stack or "encoder") == "dlcl_post"
+        post = model.config.of(stack or "encoder").ln_mode == "dlcl_post"
         if parts and parts[3].endswith("mix.weight"):
             history = weights.setdefault(f"{stack}.history.weight", torch.zeros(depth + 1, depth + 1))
             history[row, : row + 1] = tensor
@@ -101,7 +101,7 @@ def settings_of(config: ResidualConfig, **flags: Any) -> dict[str, Any]:
         "max_source_positions": config.max_position_embeddings,
         "max_target_positions": config.max_position_embeddings,
         "adaptive_softmax_cutoff": None,
-        "decoder_layerdrop": 0.2 if config.mode("decoder").supports_layerdrop else 0.0,
+        "decoder_layerdrop": 0.2 if config.of("decoder").mode.supports_layerdrop else 0.0,
     }
     for stack in ("encoder", "decoder"):
         settings |= {
@@ -109,7 +109,7 @@ def settings_of(config: ResidualConfig, **flags: Any) -> dict[str, Any]:
             f"{stack}_ffn_embed_dim": getattr(config, f"{stack}_ffn_dim"),
             f"{stack}_layers": getattr(config, f"{stack}_layers"),
             f"{stack}_attention_heads": getattr(config, f"{stack}_attention_heads"),
-            f"{stack}_normalize_before": config.stack_ln_mode(stack) in ("pre_ln", "normformer", "dlcl_pre"),
+            f"{stack}_normalize_before": config.of(stack).ln_mode in ("pre_ln", "normformer", "dlcl_pre"),
             f"{stack}_learned_pos": config.position_embedding_type == "learned",
         }
     return settings | flags

@@ -92,19 +92,19 @@ class StackReader:
     """Reads a stack from begin to end; `values` and `drawn` are the stream between two segments."""
 
     def __init__(self, config: ResidualConfig, mode: type[ResidualConnection], stack: str):
-        self.config, self.mode, self.stack = config, mode, stack
+        self.config, self.mode = config.of(stack), mode
         self.values: Any = (torch.randn(STATE),)
         self.drawn: list[Any] = [Node("input")]
 
     def read(self, depth: int) -> Wiring:
-        boundary: Any = self.mode.Boundary(self.config, self.stack)
+        boundary: Any = self.mode.Boundary(self.config)
         begin = self.segment("begin", boundary, run=lambda module, stream, sublayer: module.begin(*stream))
         layers = [self.layer(i) for i in range(depth)]
         end = self.segment("end", boundary, run=lambda module, stream, sublayer: (module.end(stream),))
         return Wiring(self.mode.name, begin, group(layers), end)
 
     def layer(self, layer: int) -> list[Segment]:
-        connections = build_connections(self.config, self.stack, layer)
+        connections = build_connections(self.config, layer)
         names = {id(p): name.rsplit(".", 1)[-1] for c in connections for name, p in c.named_parameters()}
         segments = []
         for connection in connections:

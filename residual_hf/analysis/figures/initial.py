@@ -31,7 +31,7 @@ def gradients_and_changes(model: Any, batch: Batch, series: str, seed: int) -> I
 
 def split_gradients(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
     rows = gradients.gradient_split(model, batch)
-    if found := {model.config.stack_ln_mode(row.stack) for row in rows} - {"resi_dual"}:
+    if found := {model.config.of(row.stack).ln_mode for row in rows} - {"resi_dual"}:
         raise InputError(f"resi_dual-eq5: the ln_mode of {series} is {found.pop()}, must be resi_dual")
     for row in rows:
         values = {"Post-LN part": row.parts[0], "dual part": row.parts[1], "larger part": max(row.parts)}
