@@ -206,10 +206,9 @@ def test_links_and_paths_lead_somewhere(page):
         assert (ROOT / path).exists(), f"{page}: {path}"
 
 
-def test_front_pages_count_the_modes():
-    for page in ("README.md", "docs/index.md"):
-        counts = re.findall(r"(\d+) residual connection designs|all (\d+) modes", (ROOT / page).read_text())
-        assert {int(first or second) for first, second in counts} == {len(OURS)}, page
+def test_front_page_counts_the_modes():
+    (others,) = re.findall(r"more than (\d+) others", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(OURS) - 7 > int(others) > len(OURS) - 17
 
 
 def test_recipe_reference_is_what_the_declarations_say():
