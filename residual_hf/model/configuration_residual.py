@@ -257,7 +257,9 @@ class ResidualConfig(PreTrainedConfig):
 
     @property
     def auto_map(self) -> dict[str, str]:
-        """The classes of the model code by Auto class, which TRL and others look up in a config; not a field."""
+        """The classes of the code of a saved model by Auto class, which TRL and others look up; not a field."""
+        if "auto_map" not in vars(self) and not self.name_or_path:
+            raise AttributeError("auto_map: this config is of no saved model")
         return cast(dict[str, str], vars(self).get("auto_map") or code_fields(self)["auto_map"])
 
     @auto_map.setter

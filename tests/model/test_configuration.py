@@ -226,7 +226,12 @@ def test_a_loaded_config_names_its_classes(tmp_path):
         ResidualConfig(**fields).save_pretrained(tmp_path)
         saved = json.loads((tmp_path / "config.json").read_text())["auto_map"]
         loaded = AutoConfig.from_pretrained(tmp_path)
-        assert type(loaded) is ResidualConfig and loaded.auto_map == saved == ResidualConfig(**fields).auto_map
+        assert type(loaded) is ResidualConfig and loaded.auto_map == saved
+    model = ResidualForConditionalGeneration(ResidualConfig(**SMALL))
+    assert not hasattr(model.config, "auto_map")
+    model.save_pretrained(tmp_path)
+    model = ResidualForConditionalGeneration.from_pretrained(tmp_path)
+    assert model.config.auto_map["AutoModelForSeq2SeqLM"] == "modeling_residual.ResidualForConditionalGeneration"
 
 
 @pytest.mark.parametrize("field", ["is_decoder_only", "is_encoder_only"])
