@@ -33,7 +33,6 @@ MACHINES = ("x86_64", "amd64", "aarch64", "arm64")
 """Names of CPUs for which there are kernels."""
 
 COMPILERS = ("cc", "gcc", "clang")
-BUILD = "python setup.py build_ext --inplace"
 
 
 def library() -> ctypes.CDLL | None:
@@ -104,7 +103,8 @@ def _find(most: str) -> tuple[Path | None, list[str]]:
         elif compiler is None:
             reason = f"no C compiler was found ({', '.join(COMPILERS)})"
         else:
-            reason = f"{compiler} has not built them: run `{BUILD}` in a clone, or reinstall residual_hf"
+            reason = f"{compiler} has not built them: reinstall residual_hf, or in a clone run "
+            reason += "`python setup.py build_ext --inplace`"
         _unused(f"The native kernels were not built: {reason}.")
         return None, [f"not built: {reason}"]
     can_run = ctypes.CDLL(str(cpu)).can_run

@@ -94,7 +94,7 @@ def test_a_missing_library_costs_one_line(monkeypatch):
     assert len(lines) == 1 and "not built" in lines[0] and "no C compiler was found (cc, gcc, clang)" in load()[1]
     assert "ARM" not in load()[1]
     monkeypatch.setattr(native.shutil, "which", {"gcc": "/usr/bin/gcc"}.get)  # a clone that was not built
-    assert "/usr/bin/gcc has not built them: run `python setup.py build_ext --inplace` in a clone" in load()[1]
+    assert "/usr/bin/gcc has not built them" in load()[1] and "in a clone run `python setup.py build_ext" in load()[1]
     monkeypatch.setattr(native.platform, "machine", lambda: "riscv64")
     assert "this CPU is riscv64, neither x86-64 nor 64-bit ARM" in load()[1] and "compiler" not in load()[1]
 
