@@ -264,7 +264,7 @@ class ResidualConfig(PreTrainedConfig):
 
     @auto_map.setter
     def auto_map(self, value: dict[str, str]) -> None:
-        vars(self)["auto_map"] = value  # of a config in the code of a checkpoint
+        self.__dict__["auto_map"] = value  # of a config in the code of a checkpoint
 
     def to_dict(self) -> dict[str, Any]:
         """All fields; for a stack alone also `num_attention_heads`, which PEFT reads here.
