@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from .model.configuration_residual import ResidualConfig
     from .model.connections import ResidualConnection, StreamBoundary, register_ln_mode
     from .model.modeling_image import ResidualForImageClassification, ResidualImageModel
-    from .model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq, ResidualModel
+    from .model.modeling_residual import ResidualForConditionalGeneration, ResidualModel
     from .model.modeling_single_stack import (
         ResidualForCausalLM,
         ResidualForMaskedLM,
         ResidualForSequenceClassification,
     )
+    from .model.modeling_speech import ResidualForSpeechSeq2Seq
     from .model.pipeline_translation import SummarizationPipeline, TranslationPipeline
     from .model.stacks import ResidualDecoder, ResidualEncoder, ResidualPreTrainedModel
     from .model.tokenization_residual import ResidualTokenizer
@@ -36,8 +37,9 @@ _NAMES = {
     "model.configuration_residual": ("ResidualConfig",),
     "model.connections": ("ResidualConnection", "StreamBoundary", "register_ln_mode"),
     "model.modeling_image": ("ResidualForImageClassification", "ResidualImageModel"),
-    "model.modeling_residual": ("ResidualForConditionalGeneration", "ResidualForSpeechSeq2Seq", "ResidualModel"),
+    "model.modeling_residual": ("ResidualForConditionalGeneration", "ResidualModel"),
     "model.modeling_single_stack": ("ResidualForCausalLM", "ResidualForMaskedLM", "ResidualForSequenceClassification"),
+    "model.modeling_speech": ("ResidualForSpeechSeq2Seq",),
     "model.pipeline_translation": ("SummarizationPipeline", "TranslationPipeline"),
     "model.stacks": ("ResidualDecoder", "ResidualEncoder", "ResidualPreTrainedModel"),
     "model.tokenization_residual": ("ResidualTokenizer",),

@@ -29,12 +29,13 @@ from residual_hf.base.files import atomic_folder, check_output_folder, read_json
 from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
 from residual_hf.model.checksums import CHECKSUMS, write_checksums
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import (
     ResidualForCausalLM,
     ResidualForMaskedLM,
     ResidualForSequenceClassification,
 )
+from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 from residual_hf.model.self_contained import import_saved_modes
 
 SHORTLIST = "shortlist.safetensors"

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
+from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 
 # version numbers, buffers, and the second copy of weights that fairseq 0.12 keeps for a fused inference kernel
 IGNORED = re.compile(

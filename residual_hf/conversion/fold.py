@@ -23,7 +23,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES, ResidualConnection, SublayerPlace
 from residual_hf.model.embeddings import SinusoidalPositions
 from residual_hf.model.layers import BRANCHES
-from residual_hf.model.speech_encoder import SpeechFrontEnd
+from residual_hf.model.modeling_speech import SpeechFrontEnd
 from residual_hf.model.stacks import ResidualPreTrainedModel, ResidualStack
 
 Model = TypeVar("Model", bound=ResidualPreTrainedModel)  # with an output: of an encoder-decoder, or of a stack alone

@@ -34,7 +34,8 @@ from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
 from residual_hf.model.embeddings import SinusoidalPositions, build_positions
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 from residual_hf.model.translation_inputs import languages_of
 
 from .fairseq import convert_fairseq_state_dict

@@ -12,7 +12,7 @@ from transformers import AutoFeatureExtractor
 from residual_hf.base.errors import InputError, for_all
 from residual_hf.checkpoint import load_checkpoint, model_folder
 from residual_hf.data.audio import FRAMES, RATE, Recording, cut_at_pauses, features, is_silent, recording
-from residual_hf.model.modeling_residual import ResidualForSpeechSeq2Seq
+from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 
 from .decode import move_in_precision, search, to_text
 from .generation_settings import DecodingSettings

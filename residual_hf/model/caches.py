@@ -39,3 +39,9 @@ def accepts_cache(forward: Method) -> Method:
 def self_attention_cache(past_key_values: Cache) -> Cache:
     """The cache of self-attention: a part of the cache, or all of it without cross-attention."""
     return getattr(past_key_values, "self_attention_cache", past_key_values)
+
+
+def static_length(past_key_values: Any) -> int | None:
+    """The places of a static cache, None for others."""
+    layers = getattr(self_attention_cache(past_key_values), "layers", None)
+    return getattr(layers[0], "max_cache_len", None) if layers else None

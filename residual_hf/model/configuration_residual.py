@@ -7,6 +7,7 @@ import copy
 import difflib
 import math
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any, cast
@@ -24,10 +25,11 @@ from .ln_modes import NormAtEnd
 from .norms import TEXT_NORM_TYPES
 from .options import BOUNDS, from_mapping, option, unknown_choice, unknown_name
 from .presets import PRESETS
-from .self_contained import write_model_code
+from .self_contained import code_fields, write_model_code
 from .stack_config import StackConfig
 
 logger = logging.get_logger(__name__)
+LORA_TARGETS = ["q_proj", "v_proj"]  # as PEFT adapts BART and Marian
 
 if TYPE_CHECKING:
     Required = Any  # `validate_residual` and `__post_init__` leave no None
@@ -84,7 +86,7 @@ class ResidualConfig(PreTrainedConfig):
             (Transformers' BART and Marian: from 0, with padding, so that left padding changes the result).
         max_position_embeddings: maximum length of source and target in tokens.
         conv_channels: output channels of the inner convolution in front of the encoder of a speech model, 1,024 in
-            fairseq; see `speech_encoder.py`. None: the encoder reads tokens.
+            fairseq; see `modeling_speech.py`. None: the encoder reads tokens.
         conv_kernel_sizes: kernel size of each convolution, an odd number. Each halves the number of frames.
         num_mel_bins: values of a frame.
         max_source_positions: maximum length of a recording in frames.
@@ -254,8 +256,24 @@ class ResidualConfig(PreTrainedConfig):
         config.vocab_size = self.decoder_vocab_size
         return config
 
+    @property
+    def auto_map(self) -> dict[str, str]:
+        """The classes of the code of a saved model by Auto class, which TRL and others look up; not a field."""
+        if "auto_map" not in vars(self) and not self.name_or_path:
+            raise AttributeError("auto_map: this config is of no saved model")
+        return cast(dict[str, str], vars(self).get("auto_map") or code_fields(self)["auto_map"])
+
+    @auto_map.setter
+    def auto_map(self, value: dict[str, str]) -> None:
+        self.__dict__["auto_map"] = value  # of a config in the code of a checkpoint
+
     def to_dict(self) -> dict[str, Any]:
-        """All fields; for a stack alone also `num_attention_heads`, which PEFT reads here."""
+        """All fields; for a stack alone also `num_attention_heads`, which PEFT reads here.
+
+        PEFT also looks for the targets of `LoraConfig()` now, in a table that it has when it has been imported.
+        """
+        if constants := sys.modules.get("peft.utils.constants"):
+            constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.setdefault(self.model_type, LORA_TARGETS)
         heads = {"num_attention_heads": self.num_attention_heads} if len(self.stacks) == 1 else {}
         return super().to_dict() | heads
 
@@ -385,6 +403,10 @@ class ResidualConfig(PreTrainedConfig):
         """Refuse fields of a stack that the model does not have."""
         if self.is_decoder_only and self.is_encoder_only:
             raise ValueError("is_decoder_only and is_encoder_only are both True: set one of them")
+        if self.is_encoder_decoder != (len(self.stacks) == 2):
+            set_later = "is_encoder_decoder" if len(self.stacks) == 2 else f"is_{self.stacks[0]}_only"
+            value = getattr(self, set_later)
+            raise ValueError(f"{set_later}: {value} was set later: pass {set_later}={value} to {type(self).__name__}")
         self._validate_adaptive()
         self._validate_speech()
         if not self.final_norm:

@@ -180,16 +180,16 @@ class FastGenerationMixin(GenerationMixin):
         states, mask = kwargs.get("encoder_outputs"), kwargs.get("attention_mask")
         embeddings = kwargs.get("inputs_embeds") if states is None else states[0]
         if mask is not None:
-            lengths = self.get_encoder().states_mask(mask).sum(1)
+            lengths = self.get_encoder().states_mask(mask).sum(1).tolist()
         elif embeddings is not None:
-            lengths = torch.full(embeddings.shape[:1], embeddings.shape[1])
+            lengths = [embeddings.shape[1]] * embeddings.shape[0]
         else:
             return None
         own = {**vars(self.generation_config), **given(config), **given(kwargs)}
         rule = position_limit(self.config), own["max_length_a"], own["max_length_b"]
         prompt = kwargs.get("decoder_input_ids")
         given_tokens = 1 if prompt is None else prompt.shape[1]
-        return torch.tensor([length_limit(int(length), *rule, prompt=given_tokens) for length in lengths])
+        return torch.tensor([length_limit(length, *rule, prompt=given_tokens) for length in lengths], device="cpu")
 
     def _encode(self, tokens: Tensor | None, kwargs: dict[str, Any], pack: Callable[[], Any]) -> dict[str, Any]:
         """`encoder_outputs` from the native kernels, where they compute what the encoder does."""
@@ -222,13 +222,13 @@ class OwnLength(StoppingCriteria):
 
     def __init__(self, limits: Tensor):
         self.limits = limits
-        self.prompt: int | None = None
+        self.of_rows: Tensor | None = None
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
-        length = input_ids.shape[1]
-        self.prompt = length - 1 if self.prompt is None else self.prompt
-        limits = self.limits.to(input_ids.device).repeat_interleave(len(input_ids) // len(self.limits))
-        return length - self.prompt >= limits
+        if self.of_rows is None:  # the first new token; on the device once, not at every step
+            limits = self.limits + input_ids.shape[1] - 1
+            self.of_rows = limits.repeat_interleave(len(input_ids) // len(limits)).to(input_ids.device)
+        return self.of_rows <= input_ids.shape[1]
 
 
 def check_source(name: str, source: Tensor, mask: Tensor | None) -> None:

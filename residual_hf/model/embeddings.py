@@ -87,7 +87,7 @@ class SinusoidalPositions(BareParameters):
         self.num_positions = num_positions + first_position(padding_idx)
         self.dim = dim
         self.padding_idx = padding_idx
-        self.register_buffer("table", self.make_table(), persistent=False)
+        self.register_buffer("table", self.make_table().to(torch.get_default_device()), persistent=False)
 
     def frequencies(self) -> Tensor:
         half = self.dim // 2
@@ -95,6 +95,7 @@ class SinusoidalPositions(BareParameters):
         return torch.exp(torch.arange(half, dtype=torch.float32, device="cpu") * -rate)
 
     def make_table(self) -> Tensor:
+        """The table on the CPU, so that it has the same bits for all devices."""
         frequencies = self.frequencies()
         angles = torch.arange(self.num_positions, dtype=frequencies.dtype, device="cpu")[:, None] * frequencies
         table = torch.cat([angles.sin(), angles.cos()], dim=1).float()
@@ -105,9 +106,12 @@ class SinusoidalPositions(BareParameters):
     def forward(self, position_ids: Tensor) -> Tensor:
         return nn.functional.embedding(position_ids, self.table)
 
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
-        self.table.copy_(self.make_table())  # not saved, and empty after `to_empty`
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+        if self.table.is_meta and local_metadata.get("assign_to_params_buffers"):
+            self.table = self.make_table().to(torch.get_default_device())
+        else:
+            self.table.copy_(self.make_table())  # not saved, and empty after `to_empty`
 
 
 class MarianPositions(SinusoidalPositions):
@@ -176,14 +180,24 @@ class RelativeBias(nn.Module):
         far = (exact + (ratio * (count - exact)).long()).clamp(max=count - 1)
         return first + torch.where(size < exact, size, far)
 
-    def mask(self, mask: Tensor | None, queries: Tensor, keys: Tensor, past_length: int | Tensor) -> Tensor:
+    def mask(
+        self,
+        mask: Tensor | None,
+        queries: Tensor,
+        keys: Tensor,
+        past_length: int | Tensor,
+        position_ids: Tensor | None = None,
+    ) -> Tensor:
         """An additive mask with the biases, (batch or 1, heads, queries, keys); without `mask`, all keys are visible,
-        or under `is_causal` those that are not later."""
+        or under `is_causal` those that are not later. `position_ids` (batch, queries) say how far tokens are from each
+        other, unless there are keys from a cache, whose positions are unknown."""
         rows = torch.arange(queries.shape[-2], device=queries.device)[:, None] + past_length
-        distance = torch.arange(keys.shape[-2], device=keys.device)[None] - rows
-        bias = self.weight[self.bucket(distance)].permute(2, 0, 1)[None].to(queries.dtype)
+        distance = (torch.arange(keys.shape[-2], device=keys.device)[None] - rows)[None]
         if mask is None and self.is_causal:
             mask = distance <= 0
+        if position_ids is not None and position_ids.shape[-1] == keys.shape[-2]:
+            distance = position_ids[:, None] - position_ids[:, :, None]
+        bias = self.weight[self.bucket(distance)].permute(0, 3, 1, 2).to(queries.dtype)
         if mask is None:
             return bias
         return bias.masked_fill(~mask, torch.finfo(bias.dtype).min) if mask.dtype == torch.bool else bias + mask

@@ -120,7 +120,7 @@ class ResidualAttention(nn.Module):
         key, value = self._keys_and_values(source, past_key_values, rotary, kwargs)
         if relative is not None and not self.is_cross_attention:
             bias, past_length = relative
-            attention_mask = bias.mask(attention_mask, query, key, past_length)
+            attention_mask = bias.mask(attention_mask, query, key, past_length, kwargs.get("position_ids"))
         if score_residual is not None:
             kwargs["score_residual"] = score_residual
 

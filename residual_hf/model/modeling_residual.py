@@ -15,7 +15,6 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
-from transformers.models.auto import modeling_auto
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from typing_extensions import Unpack
 
@@ -25,8 +24,7 @@ from .configuration_residual import ResidualConfig
 from .decoding import FastGenerationMixin
 from .embeddings import NormalizedLinear, shift_tokens_right, unit_vectors
 from .kernels import Projection
-from .speech_encoder import ResidualSpeechEncoder, of_features
-from .stacks import ResidualDecoder, ResidualEncoder, ResidualPreTrainedModel, ResidualStack
+from .stacks import ENCODERS, ResidualDecoder, ResidualPreTrainedModel, ResidualStack
 
 
 def require_stacks(model: ResidualPreTrainedModel, config: ResidualConfig, *stacks: str) -> None:
@@ -45,7 +43,7 @@ class ResidualModel(ResidualPreTrainedModel):
     def __init__(self, config: ResidualConfig):
         super().__init__(config)
         if "encoder" in config.stacks:
-            self.encoder = (ResidualSpeechEncoder if config.reads_speech else ResidualEncoder)(config)
+            self.encoder = ENCODERS[config.reads_speech](config)
         if "decoder" in config.stacks:
             self.decoder = ResidualDecoder(config)
         if len(config.token_stacks) == 2 and config.share_encoder_decoder_embeddings:
@@ -292,18 +290,3 @@ class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixi
         loss, logits = self.loss_and_logits(outputs.last_hidden_state, labels, num_items, logits_to_keep)
         rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **rest)
-
-
-class ResidualForSpeechSeq2Seq(ResidualForConditionalGeneration, FastGenerationMixin):
-    """Speech encoder, decoder and output projection, for speech recognition and translation (`conv_channels`).
-
-    Inputs are `input_features` (batch, frames, bins), and `attention_mask` (batch, frames) marks real frames.
-    """
-
-    main_input_name = "input_features"
-    input_modalities = ("audio", "text")
-    forward = of_features(ResidualForConditionalGeneration.forward)
-
-
-# the table in which pipelines look up the name of a class
-modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.setdefault("residual", ResidualForSpeechSeq2Seq.__name__)

@@ -29,6 +29,8 @@ def weighted_sum(weights: Tensor, members: Stream) -> Tensor:
 @torch.overrides.wrap_torch_function(lambda weights, members: (weights, members))  # one operation in a trace
 def weighted_sums(weights: Tensor, members: Tensor) -> Tensor:
     """sum_k w_jk v_k for all j, (..., m, d_model), with weights (..., m, n) and members v (..., n, d_model)."""
+    if members.is_meta:  # which autocast does not know
+        return weights.to(members.dtype) @ members
     with torch.autocast(members.device.type, enabled=False):  # in the precision of the stream
         return weights.to(members.dtype) @ members
 

@@ -38,7 +38,7 @@ MODEL_CLASSES = {  # by the class of their config
     CONFIG_CLASS: {
         "AutoModel": "modeling_residual.ResidualModel",
         "AutoModelForSeq2SeqLM": "modeling_residual.ResidualForConditionalGeneration",
-        "AutoModelForSpeechSeq2Seq": "modeling_residual.ResidualForSpeechSeq2Seq",
+        "AutoModelForSpeechSeq2Seq": "modeling_speech.ResidualForSpeechSeq2Seq",
         "AutoModelForCausalLM": "modeling_single_stack.ResidualForCausalLM",
         "AutoModelForMaskedLM": "modeling_single_stack.ResidualForMaskedLM",
         "AutoModelForSequenceClassification": "modeling_single_stack.ResidualForSequenceClassification",
@@ -48,7 +48,7 @@ MODEL_CLASSES = {  # by the class of their config
         "AutoModelForImageClassification": "modeling_image.ResidualForImageClassification",
     },
 }
-ENTRIES = tuple(f"{name.partition('.')[0]}.py" for name in MODEL_CLASSES)
+ENTRIES = {f"{name.partition('.')[0]}.py" for name in MODEL_CLASSES}
 TASKS = {  # of models with these stacks
     ("encoder", "decoder"): ("AutoModelForSeq2SeqLM",),
     ("speech", "decoder"): ("AutoModelForSpeechSeq2Seq",),
@@ -85,6 +85,8 @@ def code_fields(config: Any) -> dict[str, Any]:
     config_class = next((name for name in MODEL_CLASSES if name.endswith(f".{own}")), CONFIG_CLASS)
     tasks = ("AutoModel", *TASKS[("speech", "decoder") if config.reads_speech else config.stacks])
     models = {name: model for name, model in MODEL_CLASSES[config_class].items() if name in tasks}
+    if config.reads_speech:  # from the file that has the encoder too
+        models["AutoModel"] = models["AutoModel"].replace("modeling_residual", "modeling_speech")
     fields: dict[str, Any] = {"auto_map": {"AutoConfig": config_class, **models}}
     if "AutoModelForSeq2SeqLM" in models:
         fields["custom_pipelines"] = dict(PIPELINES)
@@ -96,7 +98,9 @@ def code_fields(config: Any) -> dict[str, Any]:
 
 def model_code(config: Any) -> dict[str, str]:
     """Name and text of every file that `write_model_code` writes."""
-    files = dict(_model_files(Path(__file__).parent))
+    fields = code_fields(config)
+    classes = {*fields["auto_map"].values(), *(task["impl"] for task in fields.get("custom_pipelines", {}).values())}
+    files = dict(_model_files(Path(__file__).parent, frozenset(name.partition(".")[0] for name in classes)))
     modes = (own.mode for own in config.stack_configs)
     for mode in {mode.__module__: mode for mode in modes}.values():  # importing a file registers all of its modes
         package, _, stem = mode.__module__.rpartition(".")
@@ -164,15 +168,12 @@ def _code(module: ModuleType) -> bytes:
 
 
 @cache
-def _model_files(home: Path) -> dict[str, str]:
-    """Name and text of every file that the classes in a `config.json` need, the same files for all models."""
-    references = [pipeline["impl"] for pipeline in PIPELINES.values()]
-    for config_class, models in MODEL_CLASSES.items():
-        references += [config_class, *models.values()]
-    entries = {home / f"{reference.partition('.')[0]}.py" for reference in references}
+def _model_files(home: Path, modules: frozenset[str]) -> dict[str, str]:
+    """Name and text of every file that the classes in a `config.json` need, which are in `modules`."""
+    entries = {home / f"{module}.py" for module in modules}
     paths = {*entries, *(Path(found) for entry in entries for found in get_relative_import_files(entry))}
     files = {path.name: path.read_text("utf-8") for path in sorted(paths)}
-    for entry in ENTRIES:
+    for entry in files.keys() & ENTRIES:
         unnamed = {path.stem for path in paths} - {Path(entry).stem, *get_relative_imports(home / entry)}
         imports = "".join(f"from .{stem} import\n" for stem in sorted(unnamed))
         if imports:
@@ -197,7 +198,7 @@ def _add_mode(files: dict[str, str], mode: type[ResidualConnection]) -> None:
         )
         return
     files[path.name] = text
-    for entry in ENTRIES:
+    for entry in files.keys() & ENTRIES:
         files[entry] += f"\nfrom .{path.stem} import {mode.__name__}  # noqa: E402, F401, I001 ({REGISTERS})\n"
 
 

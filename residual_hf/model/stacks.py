@@ -20,7 +20,7 @@ from typing_extensions import Unpack
 
 from .adaptive import AdaptiveEmbedding
 from .branch_warmup import branch_warmups
-from .caches import CACHE, accepts_cache, self_attention_cache
+from .caches import CACHE, accepts_cache, self_attention_cache, static_length
 from .checksums import of_model, refuse_damage
 from .configuration_residual import ResidualConfig
 from .embeddings import (
@@ -240,17 +240,23 @@ class ResidualStack(ResidualPreTrainedModel):
         mask: Tensor | None,
         past_length: int | Tensor,
         position_ids: Tensor | None = None,
+        static_length: int | None = None,
     ) -> Tensor:
-        """Add positions, see `number`, then apply the norm (if any) and dropout."""
+        """Add positions, see `number`, then apply the norm (if any) and dropout.
+
+        `static_length` is the size of a static cache, whose `past_length` is a tensor: to read it, the CPU would wait
+        for the GPU, and a compiled step cannot. It is read only if the cache has more places than there are positions.
+        """
         if self.embed_positions is not None:
-            length = embeddings.shape[1]
-            # the length of a static cache is a tensor, unknown while compiling
-            known = isinstance(past_length, int) or not torch.compiler.is_compiling()
-            total = length + int(past_length) if known else length
-            if total > self.max_positions and not self.has_positions(position_ids):
+            length, limit = embeddings.shape[1], self.max_positions
+            unread = isinstance(past_length, Tensor) and (
+                torch.compiler.is_compiling() or (static_length is not None and static_length <= limit)
+            )
+            total = length if unread else length + int(past_length)
+            if total > limit and not self.has_positions(position_ids):
                 raise ValueError(
                     f"the {self.stack} received {total} tokens, but max_position_embeddings is "
-                    f"{self.max_positions}: shorten the input (truncation=True) or the output "
+                    f"{limit}: shorten the input (truncation=True) or the output "
                     "(max_new_tokens)"
                 )
             numbers = self.number(embeddings, mask, past_length, position_ids)
@@ -324,13 +330,17 @@ class ResidualEncoder(ResidualStack):
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask)
         return BaseModelOutput(last_hidden_state=self.run_layers(hidden_states, attention_mask=mask, **kwargs))
 
-    def inputs_mask(self, inputs: Tensor) -> Tensor:
-        """The mask (batch, length) of inputs that are no padding."""
-        return inputs.ne(self.config.pad_token_id)
+    def inputs_mask(self, inputs: Tensor) -> Tensor | None:
+        """The mask (batch, length) of inputs that are no padding; None on the meta device, where nobody knows."""
+        return None if inputs.is_meta else inputs.ne(self.config.pad_token_id)
 
     def states_mask(self, attention_mask: Tensor) -> Tensor:
         """The mask of hidden states for a mask (batch, length) of inputs."""
         return attention_mask
+
+
+ENCODERS: dict[bool, type[ResidualEncoder]] = {False: ResidualEncoder}
+"""The class of an encoder, by whether it reads speech, whose file adds its own."""
 
 
 class ResidualDecoder(ResidualStack):
@@ -371,7 +381,9 @@ class ResidualDecoder(ResidualStack):
         past_length = past_key_values.get_seq_length() if isinstance(past_key_values, Cache) else 0
 
         dense = attention_mask if isinstance(attention_mask, Tensor) else None  # not a flex BlockMask
-        hidden_states = self.add_positions(embeddings, dense, past_length, position_ids)
+        hidden_states = self.add_positions(
+            embeddings, dense, past_length, position_ids, static_length(past_key_values)
+        )
         if self.config.position_embedding_type == "rotary":
             numbers = self.number(embeddings, dense, past_length, position_ids)
             kwargs["rotary"] = rotary_positions(self.config, numbers)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shutil
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -30,6 +31,8 @@ INSTRUCTION_SETS = ENUMS["InstructionSet"]
 
 MACHINES = ("x86_64", "amd64", "aarch64", "arm64")
 """Names of CPUs for which there are kernels."""
+
+COMPILERS = ("cc", "gcc", "clang")
 
 
 def library() -> ctypes.CDLL | None:
@@ -94,9 +97,14 @@ def _find(most: str) -> tuple[Path | None, list[str]]:
     cpu = _built("_cpu")
     if cpu is None:
         machine = platform.machine()
-        reason = "no C compiler was found when residual_hf was installed"
+        compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
         if machine.lower() not in MACHINES:
             reason = f"this CPU is {machine}, neither x86-64 nor 64-bit ARM"
+        elif compiler is None:
+            reason = f"no C compiler was found ({', '.join(COMPILERS)})"
+        else:
+            reason = f"{compiler} has not built them: reinstall residual_hf, or in a clone run "
+            reason += "`python setup.py build_ext --inplace`"
         _unused(f"The native kernels were not built: {reason}.")
         return None, [f"not built: {reason}"]
     can_run = ctypes.CDLL(str(cpu)).can_run

@@ -18,8 +18,9 @@ from residual_hf.base.processes import this_process
 from residual_hf.data.language_names import adds_codes, begins_with_code, codes_of, target_code
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
+from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 from residual_hf.training.lora import add_lora, matching
 from residual_hf.training.training_settings import TrainingSettings
 

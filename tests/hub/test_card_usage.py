@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
@@ -13,6 +14,7 @@ from residual_hf import ResidualConfig, ResidualForMaskedLM
 from residual_hf.hub.card import write_card
 from residual_hf.hub.plain_card import save_with_card
 
+ROOT = Path(__file__).parents[2]
 BLOCKED = "import sys; sys.modules['residual_hf'] = None\n"
 
 
@@ -28,6 +30,16 @@ def test_every_way_of_use_runs(make_run, monkeypatch, capsys):
     monkeypatch.chdir(run)
     exec(ours, {})
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_the_way_without_the_package_in_the_front_page_runs(make_run):
+    run = make_run()
+    (run / "residual_hf_quickstart").mkdir()
+    (run / "model").rename(run / "residual_hf_quickstart" / "model")
+    (call,) = re.findall(r"`(pipeline\(.*trust_remote_code=True\))`", (ROOT / "README.md").read_text())
+    script = f"from transformers import pipeline\nprint({call}('The owl calls the bear.', max_new_tokens=8))"
+    done = run_forked("-c", BLOCKED + script, cwd=run, HF_MODULES_CACHE=str(run / "modules"))
+    assert "translation_text" in done.stdout
 
 
 @pytest.mark.parametrize(

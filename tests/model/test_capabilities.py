@@ -21,10 +21,10 @@ from residual_hf import ResidualForImageClassification, ResidualImageConfig
 from residual_hf.model.layers import BRANCHES
 from residual_hf.model.modeling_residual import (
     ResidualDecoder,
-    ResidualEncoder,
     ResidualForConditionalGeneration,
     ResidualModel,
 )
+from residual_hf.model.stacks import ResidualEncoder
 
 INPUTS = {"input_ids": SOURCE, "attention_mask": SOURCE.ne(1), "decoder_input_ids": TARGET}
 
@@ -229,6 +229,12 @@ def test_lora_trains_its_matrices_only(tmp_path):
     again = peft.PeftModel.from_pretrained(randomise(make("resi_dual")), tmp_path)
     assert torch.equal(logits_of(again.eval()), new)
     torch.testing.assert_close(logits_of(adapted.merge_and_unload()), new, rtol=1e-4, atol=1e-5)
+
+
+def test_lora_without_targets_adapts_queries_and_values():
+    adapted = peft.get_peft_model(make("resi_dual"), peft.LoraConfig(task_type="SEQ_2_SEQ_LM"))
+    changed = {name.split(".lora_")[0].rpartition(".")[2] for name, p in adapted.named_parameters() if p.requires_grad}
+    assert changed == {"q_proj", "v_proj"}
 
 
 SEPARATE = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}

@@ -8,11 +8,11 @@ import pytest
 import torch
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
-from transformers import GenerationConfig
+from transformers import AutoConfig, GenerationConfig
 
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualModel
 from residual_hf.model.options import option
 from residual_hf.model.presets import PRESETS
 
@@ -216,5 +216,31 @@ def test_a_shared_vocabulary_has_one_size():
 
 def test_remote_code_of_a_checkpoint_is_not_asked_for():
     config = ResidualConfig(custom_pipelines={"translation": {}}, auto_map={"AutoConfig": "x.Y"}, remark="kept")
-    assert not hasattr(config, "custom_pipelines") and not hasattr(config, "auto_map")
+    assert not hasattr(config, "custom_pipelines") and "auto_map" not in config.to_dict()
     assert config.remark == "kept"
+
+
+def test_a_loaded_config_names_its_classes(tmp_path):
+    """TRL chooses the Auto class of a reference model by them."""
+    for fields in ({}, {"is_decoder_only": True}, {"conv_channels": 8}):
+        ResidualConfig(**fields).save_pretrained(tmp_path)
+        saved = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+        loaded = AutoConfig.from_pretrained(tmp_path)
+        assert type(loaded) is ResidualConfig and loaded.auto_map == saved
+    model = ResidualForConditionalGeneration(ResidualConfig(**SMALL))
+    assert not hasattr(model.config, "auto_map")
+    model.save_pretrained(tmp_path)
+    model = ResidualForConditionalGeneration.from_pretrained(tmp_path)
+    assert model.config.auto_map["AutoModelForSeq2SeqLM"] == "modeling_residual.ResidualForConditionalGeneration"
+
+
+@pytest.mark.parametrize("field", ["is_decoder_only", "is_encoder_only"])
+def test_the_kind_of_a_model_is_chosen_at_the_beginning(field):
+    config = ResidualConfig()
+    setattr(config, field, True)
+    with pytest.raises(ValueError, match=f"{field}: True was set later: pass {field}=True to ResidualConfig"):
+        ResidualModel(config)
+    config = ResidualConfig(**{field: True})
+    setattr(config, field, False)
+    with pytest.raises(ValueError, match="is_encoder_decoder: False was set later"):
+        config.validate_residual()

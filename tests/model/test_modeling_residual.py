@@ -13,7 +13,8 @@ from support.models import LABELS, OURS, SOURCE, TARGET, every_mode, every_shape
 from torch import nn
 
 from residual_hf.model.connections import LN_MODES
-from residual_hf.model.modeling_residual import ResidualDecoder, ResidualEncoder, ResidualForConditionalGeneration
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.stacks import ResidualDecoder, ResidualEncoder
 
 
 @pytest.fixture(scope="module")

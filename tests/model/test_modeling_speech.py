@@ -183,6 +183,9 @@ def test_limits(inputs):
     assert model.model.encoder.embed_positions.table.shape[0] == 10 + 2
     with pytest.raises(ValueError, match=r"received 41 frames, but max_source_positions is 40"):
         model.generate(**inputs)
+    ids = torch.ones(1, 3, dtype=torch.long)
+    with pytest.raises(ValueError, match="input_ids given, but a speech model reads input_features"):
+        model(input_ids=ids, labels=ids)
     with pytest.raises(ValueError, match=r"requires exactly one of input features and inputs_embeds"):
         model.model.encoder()
     for fields, message in {
@@ -226,3 +229,11 @@ def test_folder_with_its_code(inputs, tmp_path):
     arguments = (str(tmp_path / "model"), str(tmp_path / "inputs.pt"))
     done = run_forked("-c", WITHOUT_THE_PACKAGE, *arguments, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
     assert json.loads(done.stdout.splitlines()[-1]) == expected
+
+
+def test_the_front_end_can_be_frozen():
+    """`run_speech_recognition_seq2seq.py` of Transformers does so unless told otherwise."""
+    model = speech_model()
+    model.freeze_feature_encoder()
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert frozen and all(name.startswith("model.encoder.embed_tokens.convs.") for name in frozen)

@@ -121,3 +121,9 @@ def test_a_decoder_alone_reads_packed_and_padded_texts():
         torch.testing.assert_close(packed, apart, rtol=1e-4, atol=1e-4)
         moved = model(padded, attention_mask=padded.ne(1)).logits[:, 2:]
         torch.testing.assert_close(moved, model(ids).logits, rtol=1e-4, atol=1e-4)
+        gaps = torch.tensor([[0, 2, 4, 6, 8, 10]])  # as between texts with masked tokens
+        spread = torch.ones(1, 11, dtype=torch.long).scatter(1, gaps, ids)
+        expected = model(spread, attention_mask=spread.ne(1)).logits[:, ::2]
+        with_gaps = model(ids, attention_mask=torch.ones_like(ids), position_ids=gaps).logits  # the mask: one text
+        torch.testing.assert_close(with_gaps, expected, rtol=1e-4, atol=1e-4)
+        assert not torch.allclose(model(ids).logits, expected, atol=1e-2)

@@ -72,7 +72,7 @@ def test_same_tokens_without_the_package(tmp_path):
     places = [tmp_path / "saved" / mode for mode in MODES]
     places += [tmp_path / "saved" / "causal_lm" / mode for mode in SHAPES]
     code = {tuple((path.name, path.read_bytes()) for path in sorted(place.glob("*.py"))) for place in places}
-    assert len(code) == 1
+    assert len(code) == 2  # of translation and of language models
     run_forked("-c", SCRIPT, tmp_path / "saved", *MODES, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
     assert len({(place / "expected.json").read_text() for place in places}) == len(
         places

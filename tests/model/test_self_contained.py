@@ -287,6 +287,32 @@ def test_plain_save_pretrained_writes_the_same_code(model, folder, tmp_path):
     assert not hasattr(model.config, "custom_pipelines") and not model.is_remote_code()
 
 
+OF_A_KIND = {
+    "modeling_speech.py",
+    "configuration_image.py",
+    "modeling_image.py",
+    "resnet.py",
+    "modeling_single_stack.py",
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "own"),
+    [
+        (ResidualConfig(), set()),
+        (ResidualConfig(conv_channels=8), {"modeling_speech.py"}),
+        (ResidualConfig(is_decoder_only=True), {"modeling_single_stack.py"}),
+        (ResidualImageConfig(depth=8), OF_A_KIND - {"modeling_speech.py"}),
+    ],
+    ids=["text", "speech", "language model", "images"],
+)
+def test_only_the_files_of_its_kind_travel_with_a_model(config, own):
+    files = self_contained.model_code(config)
+    assert files.keys() & OF_A_KIND == own
+    assert ("pipeline_translation.py" in files) == (config.is_encoder_decoder and not config.reads_speech)
+    assert "modeling_residual.py" in files
+
+
 def test_entry_names_every_file(folder):
     """Transformers 5.4 copies, from a local folder, only what the file it loads first names by itself."""
     entry = folder / "configuration_residual.py"

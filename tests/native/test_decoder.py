@@ -25,6 +25,7 @@ from residual_hf.native.weights import LargePages
 
 pytestmark = needs_kernels
 PAD, BEAMS, STEPS = 1, 3, 7
+FP32 = 2e-5  # relative error of fp32 against fp64: the largest measured one is 5e-6
 MODES = ["post_ln", "pre_ln", "resi_dual"]
 INSIDE = ["hybrid_norm", "mhc", "normformer", "realformer", "sub_ln"]  # modes that change sub-layers or join streams
 SIZES = {
@@ -70,17 +71,18 @@ def sources(side="right"):
 
 @torch.no_grad()
 def compare_steps(model, decoder, side="right", beams=BEAMS):
-    """Largest relative difference of logits over random tokens, with beams reordered and sentences dropped."""
+    """Largest relative error of logits over random tokens, with beams reordered and sentences dropped."""
     ids, mask = sources(side)
-    memory = model.model.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-    state = decoder.start(memory, mask, beams, STEPS)
+    exact = copy.deepcopy(model).double()
+    memory = exact.model.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+    state = decoder.start(memory.float(), mask, beams, STEPS)
     generator = torch.Generator().manual_seed(4)
     sentence = torch.arange(len(ids))
     history = torch.full((len(sentence), 1), 2)
     worst = 0.0
     for step in range(STEPS):
         inputs = {"encoder_outputs": (memory[sentence],), "attention_mask": mask[sentence]}
-        expected = model(**inputs, decoder_input_ids=history).logits[:, -1]
+        expected = exact(**inputs, decoder_input_ids=history).logits[:, -1]
         actual = state.step(history[:, -1].numpy())
         assert actual.shape == expected.shape and expected.isfinite().all() and actual.isfinite().all()
         worst = max(worst, float((actual - expected).norm() / expected.norm()))
@@ -98,45 +100,46 @@ def compare_steps(model, decoder, side="right", beams=BEAMS):
 
 @torch.no_grad()
 def compare_encoder(model, decoder, side="right"):
+    """Relative error of the states of real tokens."""
     ids, mask = sources(side)
-    expected = model.model.encoder(input_ids=ids, attention_mask=mask).last_hidden_state[mask]
+    expected = copy.deepcopy(model.model.encoder).double()(input_ids=ids, attention_mask=mask).last_hidden_state[mask]
     actual = decoder.encode(ids, mask)
     assert not actual[~mask].any()
     return float((actual[mask] - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("mode", sorted(LN_MODES))
-def test_fp32_has_the_logits_of_the_model(mode):
+def test_fp32_has_the_logits_of_the_model(isa, mode):  # noqa: F811
     model = model_of(mode)
     decoder = NativeDecoder(model)
-    assert compare_encoder(model, decoder) < 1e-5
-    assert compare_steps(model, decoder) < 1e-5
+    assert compare_encoder(model, decoder) < FP32
+    assert compare_steps(model, decoder) < FP32
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_padding_on_the_left(mode):
+def test_padding_on_the_left(isa, mode):  # noqa: F811
     model = model_of(mode)
     decoder = NativeDecoder(model)
-    assert compare_encoder(model, decoder, "left") < 1e-5
-    assert compare_steps(model, decoder, "left") < 1e-5
+    assert compare_encoder(model, decoder, "left") < FP32
+    assert compare_steps(model, decoder, "left") < FP32
 
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("mode", MODES)
-def test_sizes(mode, sizes):
+def test_sizes(isa, mode, sizes):  # noqa: F811
     model = model_of(mode, **SIZES[sizes])
     decoder = NativeDecoder(model)
-    assert compare_encoder(model, decoder) < 1e-5
-    assert compare_steps(model, decoder) < 1e-5
-    assert compare_steps(model, decoder, beams=1) < 1e-5
+    assert compare_encoder(model, decoder) < FP32
+    assert compare_steps(model, decoder) < FP32
+    assert compare_steps(model, decoder, beams=1) < FP32
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_variants_of_the_model(variant):
+def test_variants_of_the_model(isa, variant):  # noqa: F811
     model = model_of(**{"mode": "resi_dual", **VARIANTS[variant]})
     decoder = NativeDecoder(model)
-    assert compare_encoder(model, decoder) < 1e-5
-    assert compare_steps(model, decoder) < 1e-5
+    assert compare_encoder(model, decoder) < FP32
+    assert compare_steps(model, decoder) < FP32
 
 
 @torch.no_grad()
@@ -164,10 +167,10 @@ def test_low_precision(isa, mode, sizes):  # noqa: F811
 
 
 @pytest.mark.parametrize("mode", INSIDE)
-def test_modes_that_change_sublayers_in_other_sizes_and_precisions(mode):
+def test_modes_that_change_sublayers_in_other_sizes_and_precisions(isa, mode):  # noqa: F811
     model = model_of(mode, **SIZES["odd"])
     encoder_error, decoder_error = bfloat16_errors(model)
-    assert compare_steps(model, NativeDecoder(model), "left") < 1e-5
+    assert compare_steps(model, NativeDecoder(model), "left") < FP32
     for dtype, factor in (("bfloat16", 1.5), ("int8", 6.0)):
         decoder = NativeDecoder(model, dtype)
         assert compare_encoder(model, decoder) < factor * encoder_error
@@ -177,14 +180,14 @@ def test_modes_that_change_sublayers_in_other_sizes_and_precisions(mode):
 def test_a_matrix_whose_first_number_nothing_reads(monkeypatch):
     monkeypatch.setattr(LN_MODES["mhc"].Boundary, "end", lambda self, stream: self.norm(stream[1]))
     model = model_of("mhc")
-    assert compare_steps(model, NativeDecoder(model)) < 1e-5
+    assert compare_steps(model, NativeDecoder(model)) < FP32
 
 
 def test_an_encoder_without_kernels_is_left_to_the_model():
     model = model_of("resi_dual", encoder_norm_type="scale_norm")
     decoder = NativeDecoder(model)
     assert decoder.encode(*sources()) is None
-    assert compare_steps(model, decoder) < 1e-5
+    assert compare_steps(model, decoder) < FP32
 
 
 @torch.no_grad()
@@ -361,7 +364,7 @@ def test_classes_in_the_code_of_a_checkpoint_are_served():
         layer.ffn.fc1.__class__ = type("Projection", (nn.Linear,), {})
         layer.ffn.fc2.__class__ = nn.Linear
     model.lm_head.__class__ = type("Projection", (nn.Linear,), {})
-    assert compare_steps(model, NativeDecoder(model)) < 1e-5
+    assert compare_steps(model, NativeDecoder(model)) < FP32
     model.lm_head.__class__ = type("Projection", (type(model.lm_head),), {})
     assert "output projection is a Projection" in missing_support(model)
 

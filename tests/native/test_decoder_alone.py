@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
+from native.test_decoder import FP32
 from support.native_library import isa, needs_kernels, threads  # noqa: F401
 from support.single_stacks import MODES, causal
 
@@ -35,10 +38,10 @@ def texts():
 
 @torch.no_grad()
 def error(model, decoder):
-    """Largest relative difference of the logits of a step, with beams in another order and a text that leaves."""
+    """Largest relative error of the logits of a step, with beams in another order and a text that leaves."""
     ids, mask = texts()
     positions = (mask.cumsum(1) - 1).clamp(min=0)  # as in `generate`
-    expected = model(ids, attention_mask=mask.long(), position_ids=positions).logits
+    expected = copy.deepcopy(model).double()(ids, attention_mask=mask.long(), position_ids=positions).logits
     state = decoder.read(ids[:, :PROMPT], mask[:, :PROMPT], BEAMS, END)
     text, worst = torch.arange(len(ids)), 0.0
     for column in range(PROMPT - 1, END):
@@ -53,15 +56,15 @@ def error(model, decoder):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_fp32_has_the_logits_of_the_model(mode):
+def test_fp32_has_the_logits_of_the_model(isa, mode):  # noqa: F811
     model = causal(ln_mode=mode)
-    assert error(model, NativeDecoder(model)) < 1e-5
+    assert error(model, NativeDecoder(model)) < FP32
 
 
 @pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
-def test_variants_in_every_precision(fields):
+def test_variants_in_every_precision(isa, fields):  # noqa: F811
     model = causal(**fields)
-    for dtype, tolerance in zip(DECODING_DTYPES, (1e-5, 0.05, 0.15), strict=True):
+    for dtype, tolerance in zip(DECODING_DTYPES, (FP32, 0.05, 0.15), strict=True):
         assert error(model, NativeDecoder(model, dtype)) < tolerance
 
 

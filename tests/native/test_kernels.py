@@ -7,7 +7,7 @@ from ctypes import byref
 
 import pytest
 import torch
-from support.native_library import isa, needs_kernels  # noqa: F401
+from support.native_library import assert_near, isa, needs_kernels  # noqa: F401
 from torch.nn.functional import gelu, linear, relu, silu
 
 from residual_hf.base.choices import DECODING_DTYPES
@@ -52,10 +52,6 @@ def expected_linear(dtype, weight, bias, inputs):
             for scale in (tensor.abs().amax(dim=1, keepdim=True).float().double() / 127,)
         )
     return linear(inputs, weight, bias.double())
-
-
-def assert_near(actual, expected, tolerance):
-    assert (actual.double() - expected).norm() <= tolerance * expected.norm()
 
 
 @pytest.mark.parametrize("rows", [1, 5, 13, 16, 33, 160])

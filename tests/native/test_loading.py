@@ -89,9 +89,12 @@ def test_a_missing_library_costs_one_line(monkeypatch):
     monkeypatch.delenv("RESIDUAL_HF_NATIVE", raising=False)
     monkeypatch.setattr(native, "EXTENSION_SUFFIXES", [".nowhere"])
     monkeypatch.setattr(native.logger, "warning_once", lines.append)
+    monkeypatch.setattr(native.shutil, "which", lambda name: None)
     assert load()[0] is None
-    assert len(lines) == 1 and "not built" in lines[0] and "no C compiler" in load()[1]
+    assert len(lines) == 1 and "not built" in lines[0] and "no C compiler was found (cc, gcc, clang)" in load()[1]
     assert "ARM" not in load()[1]
+    monkeypatch.setattr(native.shutil, "which", {"gcc": "/usr/bin/gcc"}.get)  # a clone that was not built
+    assert "/usr/bin/gcc has not built them" in load()[1] and "in a clone run `python setup.py build_ext" in load()[1]
     monkeypatch.setattr(native.platform, "machine", lambda: "riscv64")
     assert "this CPU is riscv64, neither x86-64 nor 64-bit ARM" in load()[1] and "compiler" not in load()[1]
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from native.test_autograd import assert_same, leaves
-from support.native_library import isa, needs_bf16, needs_kernels, threads  # noqa: F401
+from support.native_library import assert_near, isa, needs_bf16, needs_kernels, threads  # noqa: F401
 
 from residual_hf.native import products
 from residual_hf.native.products import bf16_products, linear_bf16, matmul
@@ -37,11 +37,10 @@ def test_kernel_rounds_the_matrices_and_nothing_else(kernel, size, transposed):
     left, right = matrix(rows, inner, transposed[0]), matrix(inner, columns, transposed[1])
     bias, before = torch.randn(columns), torch.randn(rows, columns)
     expected = rounded_product(left, right)
-    close = {"rtol": 1e-5, "atol": 2e-5}
-    torch.testing.assert_close(matmul(left, right), expected, **close)
-    torch.testing.assert_close(matmul(left, right, bias=bias), expected + bias, **close)
+    assert_near(matmul(left, right), expected, 1e-6)
+    assert_near(matmul(left, right, bias=bias), expected + bias, 1e-6)
     assert matmul(left, right, add_to=(total := before.clone())) is total
-    torch.testing.assert_close(total, expected + before, **close)
+    assert_near(total, expected + before, 1e-6)
 
 
 @needs_kernels
@@ -56,7 +55,7 @@ def test_threads_do_not_change_the_result(kernel, monkeypatch):
 @needs_kernels
 def test_views_and_empty_matrices(kernel):
     left, right = torch.randn(20, 60)[::2, ::3], torch.randn(7, 20, 9)[3]
-    torch.testing.assert_close(matmul(left, right), rounded_product(left, right), rtol=1e-5, atol=2e-5)
+    assert_near(matmul(left, right), rounded_product(left, right), 1e-6)
     assert matmul(torch.empty(0, 4), torch.empty(4, 3)).shape == (0, 3)
     assert torch.equal(matmul(torch.empty(2, 0), torch.empty(0, 3), bias=torch.ones(3)), torch.ones(2, 3))
 
@@ -87,8 +86,8 @@ def test_linear_in_bf16(rows):
     output = linear_bf16(inputs, weight, bias)
     assert output.dtype == torch.float32
     rounded = F.linear(inputs.bfloat16().float(), weight.bfloat16().float(), bias)
-    torch.testing.assert_close(output, rounded, rtol=1e-5, atol=1e-5)
-    assert_same((output,), (F.linear(inputs, weight, bias),), (inputs, weight, bias), tolerance=0.2)
+    assert_near(output, rounded, 3e-6)
+    assert_same((output,), (F.linear(inputs, weight, bias),), (inputs, weight, bias), tolerance=0.01)
 
 
 @needs_bf16

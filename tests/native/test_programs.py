@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 from model.test_mode_invariants import make, randomise
-from native.test_decoder import compare_encoder, compare_steps
-from support.native_library import needs_kernels
+from native.test_decoder import FP32, compare_encoder, compare_steps
+from support.native_library import isa, needs_kernels  # noqa: F401
 from torch import nn
 
 from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary
@@ -17,7 +17,7 @@ from residual_hf.native.programs import StackPrograms
 from residual_hf.native.support import missing_support
 from residual_hf.training.acceleration import accelerated
 
-pytestmark = needs_kernels
+pytestmark = [needs_kernels, pytest.mark.usefixtures("isa")]
 
 
 @pytest.fixture
@@ -112,8 +112,8 @@ def test_modules_of_a_user_within_sublayers(model_with, kind, slots):
 
     model = model_with(gated, inner_modules=staticmethod(inner_modules))
     decoder = NativeDecoder(model)
-    assert compare_encoder(model, decoder) < 1e-5
-    assert compare_steps(model, decoder) < 1e-5
+    assert compare_encoder(model, decoder) < FP32
+    assert compare_steps(model, decoder) < FP32
 
 
 def test_what_is_left_to_pytorch_within_sublayers(model_with):
@@ -130,13 +130,13 @@ def test_what_is_left_to_pytorch_within_sublayers(model_with):
 def test_a_mode_of_a_user(model_with, forward):
     model = model_with(forward)
     decoder = NativeDecoder(model)
-    assert compare_encoder(model, decoder) < 1e-5
-    assert compare_steps(model, decoder) < 1e-5
+    assert compare_encoder(model, decoder) < FP32
+    assert compare_steps(model, decoder) < FP32
 
 
 def test_several_streams(model_with):
     model = model_with(in_both_streams, TwoStreams)
-    assert compare_steps(model, NativeDecoder(model)) < 1e-5
+    assert compare_steps(model, NativeDecoder(model)) < FP32
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_what_is_left_to_pytorch(model_with, change, reason):
 def test_during_an_accelerated_training():
     model = randomise(make("resi_dual"))
     with accelerated(model):
-        assert compare_steps(model, NativeDecoder(model)) < 1e-5
+        assert compare_steps(model, NativeDecoder(model)) < FP32
 
 
 @pytest.mark.parametrize(("mode", "vectors"), [("post_ln", 1), ("resi_dual", 2), ("siamese_norm", 3), ("dlcl_pre", 4)])

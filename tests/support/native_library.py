@@ -28,6 +28,13 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def assert_near(actual: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+    """The error, relative to the size of all values, is at most `tolerance`, whatever the CPU."""
+    assert actual.shape == expected.shape
+    error, size = (actual.double() - expected.double()).norm(), expected.double().norm()
+    assert error <= tolerance * size, f"{error / size} > {tolerance}"
+
+
 def load(most: str) -> str:
     """Load the library of the best instruction set up to `most`; returns which one that is."""
     with pytest.MonkeyPatch.context() as patch:

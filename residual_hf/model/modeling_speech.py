@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The encoder of a speech model: strided convolutions in front of the layers, as in fairseq S2T (Wang et al. 2020)."""
+"""Speech models: strided convolutions in front of the layers of the encoder, as in fairseq S2T (Wang et al. 2020)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import initialization as init
+from transformers.models.auto import modeling_auto
 
 from .caches import Method
 from .configuration_residual import ResidualConfig
-from .stacks import ResidualEncoder
+from .decoding import FastGenerationMixin
+from .modeling_residual import ResidualForConditionalGeneration, ResidualModel  # noqa: F401  # for AutoModel
+from .stacks import ENCODERS, ResidualEncoder
 
 
 def of_features(forward: Method) -> Method:
@@ -21,6 +24,8 @@ def of_features(forward: Method) -> Method:
 
     @wraps(forward)
     def renamed(self: Any, input_features: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.pop("input_ids", None) is not None:
+            raise ValueError("input_ids given, but a speech model reads input_features")
         return forward(self, input_features, *args, **kwargs)
 
     renamed.__signature__ = Signature([itself, first.replace(name="input_features"), *others])  # type: ignore[attr-defined]
@@ -75,10 +80,32 @@ class ResidualSpeechEncoder(ResidualEncoder):
     def build_embeddings(self, config: ResidualConfig, scale: float) -> nn.Module:
         return SpeechFrontEnd(config, scale)
 
-    def inputs_mask(self, inputs: Tensor) -> Tensor:
-        return inputs.new_ones(inputs.shape[:2])
+    def inputs_mask(self, inputs: Tensor) -> Tensor | None:
+        return None if inputs.is_meta else inputs.new_ones(inputs.shape[:2])
 
     def states_mask(self, attention_mask: Tensor) -> Tensor:
         return attention_mask[:, :: 2 ** len(self.config.conv_kernel_sizes)]
 
     forward = of_features(ResidualEncoder.forward)
+
+
+ENCODERS[True] = ResidualSpeechEncoder
+
+
+class ResidualForSpeechSeq2Seq(ResidualForConditionalGeneration, FastGenerationMixin):
+    """Speech encoder, decoder and output projection, for speech recognition and translation (`conv_channels`).
+
+    Inputs are `input_features` (batch, frames, bins), and `attention_mask` (batch, frames) marks real frames.
+    """
+
+    main_input_name = "input_features"
+    input_modalities = ("audio", "text")
+    forward = of_features(ResidualForConditionalGeneration.forward)
+
+    def freeze_feature_encoder(self) -> None:
+        """Train the convolutions no further; the scripts of Transformers call this."""
+        self.get_encoder().embed_tokens.requires_grad_(False)
+
+
+# the table in which pipelines look up the name of a class
+modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.setdefault("residual", ResidualForSpeechSeq2Seq.__name__)
