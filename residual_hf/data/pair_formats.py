@@ -20,11 +20,11 @@ from .language_names import code_named, names_of
 from .pair_rows import HEADERS, Pair, read_record, record_pair
 from .text_files import LONGEST_LINE, LineReader, open_binary, single_spaced, uncompressed_name
 
-LANGUAGE = re.compile(r"[a-z]{2,3}([_-]\w+)*", re.IGNORECASE)
+LANGUAGE = re.compile(r"[a-z]{2,3}([_-][^\W_]+)*", re.IGNORECASE)
 IN_NAME = re.compile(r"(?:^|[._-])([a-z]{2,3})[-_]([a-z]{2,3})$")
 LARGEST_PO = 64 * 2**20  # bytes; polib reads a file as a whole
 OPEN_TEXT = re.compile(r'^[ \t]*(?:msg[\w\[\]]+[ \t]*)?"(?:[^"\\\r\n]|\\.)*$', re.MULTILINE)
-PO_CHARSET = re.compile(rb"(Content-Type:.+? charset=)([\w:.-]+)")
+PO_CHARSET = re.compile(rb"(Content-Type:[^\n]{1,100}? charset=)([\w:.-]+)")
 LARGEST_WORKBOOK = 256 * 2**20  # bytes, unpacked; openpyxl reads the texts of all cells
 UNTRANSLATED = ("new", "needs-translation", "initial")
 """States of XLIFF targets that are not translations."""
