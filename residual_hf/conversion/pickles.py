@@ -11,12 +11,15 @@ import os
 import pickle
 import pickletools
 import re
+import signal
 import warnings
 import zipfile
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +37,7 @@ PLAIN = re.compile(  # what PyTorch makes itself
     r"|torch\.(bool|u?int\d+|b?float\d+)|torch\.(cuda\.)?\w+Storage|torch\.storage\.\w+Storage"
     r"|torch\.nn\.parameter\.Parameter|torch\._utils\._rebuild_(parameter|tensor|tensor_v2|tensor_v3)"
 )
-CALLS = {"collections.defaultdict": lambda *arguments: {}}
+CALLS: dict[str, Callable[..., Any]] = {"collections.defaultdict": lambda *arguments: {}}
 LEGACY_PICKLES = 5  # before PyTorch 1.6: a magic number, a version, the system, the object, the keys of its storages
 MAX_NAMES = 1_000
 SECONDS, MEMORY = 30, 2**29
@@ -53,7 +56,7 @@ def load_pickle(path: str | Path) -> Any:
         with open(path, "rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of other protocols of pickle
             names = [name for name in _names(path, file) if not PLAIN.fullmatch(name)]
-            classes = [(CALLS.get(name) or stand_in(name, path), name) for name in names]
+            classes: list[Any] = [(CALLS.get(name) or stand_in(name, path), name) for name in names]
             with torch.serialization.safe_globals(classes):
                 # storages in a mapped file cannot be enlarged to what a tensor says
                 load = partial(torch.load, path, "cpu", weights_only=True, mmap=_is_zip(path))
@@ -91,13 +94,13 @@ def _names(path: Path, file: BufferedReader) -> list[str]:
             if compressed or sum(record.file_size for record in records) > path.stat().st_size:
                 raise InputError(f"{path}: not a zip file written by torch.save, which does not compress records")
             with archive.open(found[0]) as record:
-                pickles = [pickletools.genops(record.read())]
+                pickles: list[Iterator[Any]] = [pickletools.genops(record.read())]
     elif file.peek(1)[:1] == pickle.PROTO:
         pickles = [pickletools.genops(file) for _ in range(LEGACY_PICKLES)]
     else:
         raise InputError(f"{path}: not a file written by torch.save: neither zip nor pickle")
-    names = {}
-    for opcode, argument, _ in (operation for each in pickles for operation in each):
+    names: dict[str, None] = {}
+    for opcode, argument, _ in chain.from_iterable(pickles):
         if opcode.name == "PROTO" and argument > 2:
             raise ValueError(f"protocol {argument}, must be 2, which torch.save writes by default; nothing was run")
         if opcode.name == "GLOBAL":
@@ -113,16 +116,19 @@ def _check_cost(path: Path, load: Callable[[], Any]) -> None:
     """Raise `InputError` if a copy of this process, with limits, cannot load a file; where there are such copies."""
     if not hasattr(os, "fork"):
         return
-    import resource
+    import resource  # which Windows lacks
 
     size = path.stat().st_size
-    memory = psutil.Process().memory_info().vms + MEMORY + 4 * size
+    memory, seconds = psutil.Process().memory_info().vms + MEMORY + 4 * size, SECONDS + size // 2**25
     child = os.fork()
     if child == 0:
         status = 0  # also for other errors, which this process raises by name
         try:
-            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS + size // 2**25,) * 2)
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(10 * seconds)
+            with suppress(ValueError):  # macOS has no such limit
+                resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
             load()
         except BaseException as error:
             status = isinstance(error, (MemoryError, RecursionError)) or "memory" in str(error)
