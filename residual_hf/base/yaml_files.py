@@ -13,7 +13,7 @@ from .errors import InputError
 from .files import read_text
 
 MAX_DEPTH = 50  # levels of lists and mappings
-EXPONENT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
+EXPONENT = re.compile(r"(?<!\d)[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
 LARGEST_YAML = 2**20  # characters
 LONGEST_NUMBER = 1_000  # characters; to read a number of more parts such as 1:59:59 takes their square
 UNNAMED = (ArithmeticError, AttributeError, LookupError, TypeError)  # of PyYAML, for values unlike their tag
