@@ -64,3 +64,11 @@ def test_required_libraries_are_not_guarded(trees):
         for name in imports(statement)
     }
     assert guarded <= OPTIONAL
+
+
+def test_actions_are_pinned_by_hash_and_a_release_needs_the_tests():
+    workflows = {path.name: path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yml")}
+    for name, text in workflows.items():
+        for action in re.findall(r"uses: (?!\./)(.*)", text):
+            assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v[\d.]+", action), f"{name}: {action}"
+    assert "needs: [tests, wheels]" in workflows["release.yml"] and "workflow_call:" in workflows["tests.yml"]

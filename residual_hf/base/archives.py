@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from pathlib import Path
 
 from .errors import InputError
 
-LARGEST_PART = 64 * 2**20
-"""Bytes of a file in an archive that is read into memory."""
+LARGEST_PARTS = 64 * 2**20
+"""Bytes of all files of an archive that are read into memory."""
+MOST_MARKS = 2_000_000
+"""Elements, their ends and attributes in these files, of which each takes up to 500 bytes; a long book has fewer."""
 LARGEST_ARCHIVE = 2**30
 """Bytes of all files in an archive, unpacked."""
 MOST_FILES = 10_000
@@ -20,15 +23,22 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 """Errors of archives that are damaged, encrypted or compressed by an unknown method."""
 
 
+class Archive(zipfile.ZipFile):
+    """A zip archive that accounts for what `read_part` has read of it."""
+
+    bytes_read = 0
+    marks_read = 0
+
+
 @contextmanager
-def open_archive(path: Path, largest: int = LARGEST_ARCHIVE) -> Iterator[zipfile.ZipFile]:
+def open_archive(path: Path, largest: int = LARGEST_ARCHIVE) -> Iterator[Archive]:
     """Context of a zip archive to read. zipfile reads no more of a file than the size that is checked here.
 
     Raises `InputError` for one that is damaged or encrypted, and for one of more than `MOST_FILES` files or
     `largest` bytes.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with Archive(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
             if size > largest or len(archive.infolist()) > MOST_FILES:
                 raise InputError(
@@ -42,11 +52,24 @@ def open_archive(path: Path, largest: int = LARGEST_ARCHIVE) -> Iterator[zipfile
         raise InputError(f"{path}: cannot be read as a zip archive: {error}") from error
 
 
-def read_part(archive: zipfile.ZipFile, name: str) -> bytes:
-    """A file of an archive. Raises `InputError` for one of more than `LARGEST_PART` bytes."""
-    if (size := archive.getinfo(name).file_size) > LARGEST_PART:
+def read_part(archive: Archive, name: str, mark: int = 1) -> bytes:
+    """An XML or HTML file of an archive, where each `<` and `=` counts as `mark` marks.
+
+    Raises `InputError` if all files read so far have more than `LARGEST_PARTS` bytes or `MOST_MARKS`.
+    """
+    archive.bytes_read += archive.getinfo(name).file_size
+    if archive.bytes_read > LARGEST_PARTS:
         raise InputError(
-            f"{archive.filename}: {name} has {size / 2**20:,.0f} MiB unpacked, must have at most "
-            f"{LARGEST_PART / 2**20:,.0f}"
+            f"{archive.filename}: with {name}, its text has {archive.bytes_read / 2**20:,.0f} MiB unpacked, must have "
+            f"at most {LARGEST_PARTS / 2**20:,.0f}"
         )
-    return archive.read(name)
+    content = archive.read(name)
+    if re.search(rb"utf-?7", content[:200], re.IGNORECASE):  # where marks have other bytes
+        raise InputError(f"{archive.filename}: {name} is in UTF-7, must be in UTF-8 or UTF-16")
+    archive.marks_read += mark * (content.count(b"<") + content.count(b"="))
+    if archive.marks_read > MOST_MARKS:
+        raise InputError(
+            f"{archive.filename}: with {name}, its text has more than {MOST_MARKS // mark:,} elements and attributes; "
+            "divide it into several documents"
+        )
+    return content

@@ -30,6 +30,8 @@ ATTEMPT = "lock"
 """The file, in a folder that is being written, which is locked until then."""
 RESERVE = 32 * 2**20
 """Bytes that must be free on the disk of an output."""
+LARGEST_TEXT = 256 * 2**20
+"""Bytes of a file that is read into memory at once; the largest tokenizers have a tenth."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WRITE_ERROR = re.compile(r"PytorchStreamWriter failed|iostream error|unexpected pos|os error (5|27|28|122)\b")
 """In messages of libraries in C++ and Rust."""
@@ -343,8 +345,10 @@ def append_json_lines(path: Path, *values: Any) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file. Raises `InputError` for a file that is missing or cannot be read."""
+    """Read a UTF-8 file. Raises `InputError` for a file that is missing, too large or cannot be read."""
     try:
+        if (size := path.stat().st_size) > LARGEST_TEXT:
+            raise InputError(f"{path}: has {size / 2**20:,.0f} MiB, must have at most {LARGEST_TEXT / 2**20:,.0f}")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None

@@ -13,7 +13,12 @@ from .errors import InputError
 from .files import read_text
 
 MAX_DEPTH = 50  # levels of lists and mappings
-EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+EXPONENT = re.compile(r"(?<!\d)[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
+LARGEST_YAML = 2**20  # characters
+LONGEST_NUMBER = 1_000  # characters; to read a number of more parts such as 1:59:59 takes their square
+UNNAMED = (ArithmeticError, AttributeError, LookupError, TypeError)  # of PyYAML, for values unlike their tag
+UNREADABLE = (ValueError, *UNNAMED)
+TEXT = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:binary")
 MAX_VALUES = 20_000  # in a file, where an alias counts as often as it is used
 
 
@@ -28,6 +33,8 @@ def read_yaml(path: Path) -> Any:
 
 def load_yaml(text: str) -> Any:
     """Plain values from YAML. Raises `InputError` naming the line."""
+    if len(text) > LARGEST_YAML:
+        raise InputError(f"has {len(text):,} characters, must have at most {LARGEST_YAML:,}")
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
@@ -77,10 +84,12 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if isinstance(node, yaml.ScalarNode) and node.tag not in TEXT and len(node.value) > LONGEST_NUMBER:
+            _refuse(f"a number of more than {LONGEST_NUMBER:,} characters", node)
         try:
             value = super().construct_object(node, deep)
-        except ValueError as error:  # a date such as 2026-13-01, an integer of thousands of digits
-            _refuse(str(error), node)
+        except UNREADABLE as error:  # a date such as 2026-13-01, `!!bool x`
+            _refuse(f"{type(error).__name__}: {error}" if isinstance(error, UNNAMED) else str(error), node)
         if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
             _refuse(r"text with \0 or half of a surrogate pair", node)
         return value

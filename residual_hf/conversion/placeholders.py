@@ -27,13 +27,9 @@ CHARACTERS = 100  # of a text in the settings, that count as a value
 
 
 class Placeholder:
-    """Replaces an object whose class is not loaded: the class's name `origin`, its arguments and its state.
-
-    `refusal`: the error of a call of the class, if it is of an unknown package, of which objects may only be built.
-    """
+    """Replaces an object whose class is not loaded: the class's name `origin`, its arguments and its state."""
 
     origin = ""
-    refusal: InputError | None = None
     arguments: tuple[Any, ...]
     state: Any
 
@@ -42,6 +38,9 @@ class Placeholder:
         made.arguments = args
         made.state = {}
         return made
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
 
 
 def to_plain(value: Any) -> Any:
@@ -56,17 +55,14 @@ def to_plain(value: Any) -> Any:
 
 def stand_in(name: str, path: Path) -> type:
     """A class of placeholders. Raises `InputError` for what does not belong in a checkpoint."""
-    refusal = InputError(
-        f"{path}: the pickle names {name}, which could run code or take all memory. It was refused and nothing was "
-        "run. Supported are tensors, plain containers and configuration objects (argparse, OmegaConf, fairseq)"
-    )
     package = name.partition(".")[0]
     is_plug_in = package not in ("torch", "numpy") and package not in sys.stdlib_module_names
-    is_listed = STUBBED.fullmatch(name)
-    if not (is_listed or is_plug_in):
-        raise refusal
-    fields = {"origin": name, "refusal": None if is_listed else refusal}
-    return type(name.rpartition(".")[2], (Placeholder,), fields)
+    if not (is_plug_in or STUBBED.fullmatch(name)):
+        raise InputError(
+            f"{path}: the pickle names {name}, which could run code or take all memory. It was refused and nothing "
+            "was run. Supported are tensors, plain containers and configuration objects (argparse, OmegaConf, fairseq)"
+        )
+    return type(name.rpartition(".")[2], (Placeholder,), {"origin": name})
 
 
 class _Settings:

@@ -18,13 +18,13 @@ from .audio_folder import AUDIO_FILES
 from .data_settings import CorpusSpec
 from .language_names import code_named, names_of
 from .pair_rows import HEADERS, Pair, read_record, record_pair
-from .text_files import LineReader, open_binary, single_spaced, uncompressed_name
+from .text_files import LONGEST_LINE, LineReader, open_binary, single_spaced, uncompressed_name
 
-LANGUAGE = re.compile(r"[a-z]{2,3}([_-]\w+)*", re.IGNORECASE)
+LANGUAGE = re.compile(r"[a-z]{2,3}([_-][^\W_]+)*", re.IGNORECASE)
 IN_NAME = re.compile(r"(?:^|[._-])([a-z]{2,3})[-_]([a-z]{2,3})$")
 LARGEST_PO = 64 * 2**20  # bytes; polib reads a file as a whole
 OPEN_TEXT = re.compile(r'^[ \t]*(?:msg[\w\[\]]+[ \t]*)?"(?:[^"\\\r\n]|\\.)*$', re.MULTILINE)
-PO_CHARSET = re.compile(rb"(Content-Type:.+? charset=)([\w:.-]+)")
+PO_CHARSET = re.compile(rb"(Content-Type:[^\n]{1,100}? charset=)([\w:.-]+)")
 LARGEST_WORKBOOK = 256 * 2**20  # bytes, unpacked; openpyxl reads the texts of all cells
 UNTRANSLATED = ("new", "needs-translation", "initial")
 """States of XLIFF targets that are not translations."""
@@ -32,6 +32,8 @@ TMX_INLINE = ("hi",)
 XLIFF_INLINE = ("g", "mrk", "pc")
 """Elements whose content is text; that of others is the code of another format."""
 PARQUET_ROWS = 1000
+PARQUET_PAGES, PARQUET_RATIO = 64 * 2**20, 100
+"""Bytes of a column in a row group, and times of its compressed size, that may be read into memory."""
 QUOTED = re.compile('"[^"]*"?')
 """A text in a line of CSV, whose delimiters are text."""
 
@@ -257,7 +259,8 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     if spec.file_format == ".xlsx":
         yield from _excel(path)
         return
-    following = iter(LineReader(path))
+    reader = LineReader(path)
+    following = iter(reader)
     start = list(islice(following, 2))
     if not start:
         return
@@ -268,8 +271,20 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
         yield from (line.split("\t") for line in lines)
         return
     delimiter = max(",;\t|", key=QUOTED.sub("", start[0]).count)
+    size = 0  # of the row, whose texts may have any number of lines
+
+    def lines_of_rows() -> Iterator[str]:
+        nonlocal size
+        for line in lines:
+            size += len(line)
+            if size > LONGEST_LINE:
+                raise InputError(f"{path}: line {reader.number}: a row of more than {LONGEST_LINE:,} characters")
+            yield f"{line}\n"
+
     try:
-        yield from csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
+        for row in csv.reader(lines_of_rows(), delimiter=delimiter, strict=True):
+            size = 0
+            yield row
     except csv.Error as error:
         raise InputError(f"{path}: not CSV: {error}") from error
 
@@ -294,15 +309,52 @@ def _parquet(spec: CorpusSpec) -> Iterator[Pair]:
 
 
 def _parquet_rows(path: Path) -> Iterator[Any]:
+    """Rows of numbers and texts in columns and nested columns; lists and bytes are left out.
+
+    Texts are read as dictionaries: one that is repeated a thousand times takes no more of the file than itself.
+    """
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
     try:
         with ParquetFile(path) as file:
-            for batch in file.iter_batches(PARQUET_ROWS):
-                yield from batch.to_pylist()
+            flat = [column for column in file.schema if not column.max_repetition_level]
+            texts = [column.path for column in flat if column.logical_type.type == "STRING"]
+            columns = texts + [column.path for column in flat if not column.physical_type.endswith("BYTE_ARRAY")]
+            _check_sizes(file, columns)
+        with ParquetFile(path, read_dictionary=texts) as file:
+            for batch in file.iter_batches(PARQUET_ROWS, columns=columns):
+                longest = max(map(_longest, batch.columns), default=0)
+                if longest > LONGEST_LINE:
+                    raise ValueError(f"a text of {longest:,} bytes, must have at most {LONGEST_LINE:,}")
+                rows = 1 + LONGEST_LINE // (1 + longest)
+                for start in range(0, len(batch), rows):
+                    yield from batch.slice(start, rows).to_pylist()
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as a parquet file: {error}") from error
+
+
+def _check_sizes(file: Any, columns: Sequence[str]) -> None:
+    """Raise `ValueError` for a column whose pages take much more memory than their size in the file."""
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        for chunk in map(group.column, range(group.num_columns)):
+            size = chunk.total_uncompressed_size
+            if chunk.path_in_schema in columns and size > PARQUET_PAGES + PARQUET_RATIO * chunk.total_compressed_size:
+                raise ValueError(
+                    f"row group {number} of {chunk.path_in_schema} has {size:,} bytes, more than {PARQUET_RATIO} "
+                    "times as many as it has compressed"
+                )
+
+
+def _longest(column: Any) -> int:
+    """Bytes of the longest text of a column."""
+    import pyarrow.compute as compute
+    from pyarrow.types import is_dictionary, is_struct
+
+    if is_struct(column.type):
+        return max(map(_longest, column.flatten()), default=0)
+    return compute.max(compute.binary_length(column.dictionary)).as_py() or 0 if is_dictionary(column.type) else 0
 
 
 def _keys(spec: CorpusSpec) -> list[str]:

@@ -72,7 +72,7 @@ def _text(record: Any, key: object, where: str) -> str:
 
 def _value(record: Any, key: object, where: str) -> Any:
     if not isinstance(record, dict):
-        raise InputError(f"{where}: {record!r} is not an object with the key `{key}`")
+        raise InputError(f"{where}: {shortened(repr(record))} is not an object with the key `{key}`")
     if key not in record:
-        raise InputError(f"{where}: no key `{key}`; the keys are {', '.join(map(repr, record)) or 'none'}")
+        raise InputError(f"{where}: no key `{key}`; the keys are {shortened(', '.join(map(repr, record))) or 'none'}")
     return record[key]

@@ -33,13 +33,40 @@ def _zstandard(raw: BufferedReader) -> Any:
     return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"))
 
 
+class _XZ(io.RawIOBase):
+    """The content of an .xz file, of which `lzma.LZMAFile` may keep 4 GiB."""
+
+    def __init__(self, raw: BufferedReader):
+        self._raw, self._decompressor = raw, lzma.LZMADecompressor(memlimit=LARGEST_WINDOW)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = b""
+        while not content:
+            following = b""
+            if self._decompressor.eof:  # another stream, or zeros between them
+                following = self._decompressor.unused_data.lstrip(b"\0") or self._raw.read(1 << 16).lstrip(b"\0")
+                if not following and not self._raw.peek(1):
+                    return 0
+                self._decompressor = lzma.LZMADecompressor(memlimit=LARGEST_WINDOW)
+            elif self._decompressor.needs_input and not (following := self._raw.read(1 << 16)):
+                raise EOFError("it has no end")
+            content = self._decompressor.decompress(following, len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+
 COMPRESSIONS: dict[str, tuple[bytes, Callable[[Any], Any]]] = {
     ".gz": (b"\x1f\x8b", lambda raw: gzip.GzipFile(fileobj=raw)),
     ".bz2": (b"BZh[1-9]1AY&SY", bz2.BZ2File),
-    ".xz": (b"\xfd7zXZ\0", lzma.LZMAFile),
+    ".xz": (b"\xfd7zXZ\0", lambda raw: io.BufferedReader(_XZ(raw))),
     ".zst": (b"[(]\xb5/\xfd", _zstandard),
 }
 """Pattern of the first bytes, and the reader, of compressed files by the suffix of their names."""
+LARGEST_WINDOW = 256 * 2**20
+"""Bytes of memory to read an .xz file; `xz -9` needs a quarter."""
 LONGEST_LINE = 1 << 23
 """Bytes of a line, without which a file of zeros fills the memory; a long novel has fewer."""
 

@@ -90,7 +90,7 @@ def _reserved_entries(settings: TokenizerSettings, language_tags: Sequence[str])
     if settings.kind == "pretokenized":
         raise InputError(refusal("kind", settings.kind, "one of 'bpe', 'byte_bpe', 'unigram' to train a tokenizer"))
     for tag in language_tags:
-        if not re.fullmatch(r"<[^\s<>]*\w[^\s<>]*>", tag) or tag in SPECIAL_TOKENS + _BYTES:
+        if not re.fullmatch(r"<(?=\S*\w)[^\s<>]+>", tag) or tag in SPECIAL_TOKENS + _BYTES:
             raise InputError(refusal("language_tags", tag, "such as <2de> and not a special token"))
         if language_tags.count(tag) > 1:
             raise InputError(refusal("language_tags", tag, "given once"))

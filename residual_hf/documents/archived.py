@@ -71,7 +71,7 @@ class ArchivedDocument(Document):
                     self._trees[name] = read_xml(read_part(archive, name), f"{path}: {name}")
         if not self._trees:
             raise InputError(f"{path}: no text found, must be a {path.suffix.lower()} document")
-        found = [paragraph for tree in self._trees.values() for paragraph in paragraphs(tree)]
+        found = (paragraph for tree in self._trees.values() for paragraph in paragraphs(tree))
         self._paragraphs = [paragraph for paragraph in found if has_text(paragraph.block)]
         self.blocks = [paragraph.block for paragraph in self._paragraphs]
 

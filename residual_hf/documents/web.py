@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from residual_hf.base import archives
 from residual_hf.base.archives import open_archive, read_part
 from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import XML_LANG, etree, read_xml
@@ -28,6 +29,8 @@ RAW = re.compile("<(script|style)", re.IGNORECASE)
 RAW_END = re.compile("</(script|style)", re.IGNORECASE)
 """Of elements whose content has no tags."""
 MOST_UNFINISHED = 100
+HTML_MARK = 4
+"""Marks of XML (`MOST_MARKS`) whose time and memory a tag of HTML takes."""
 AS_BROWSERS_READ = {
     "iso-8859-1": "cp1252",
     "latin1": "cp1252",
@@ -67,7 +70,7 @@ class EPUB(Document):
                     self._contents[name] = tree, list(tree.iter("{*}text"))
                     pages |= set(listed_pages(tree, name))
             for name in filter(pages.__contains__, names):
-                self._pages[name] = read_page(read_part(archive, name), f"{path}: {name}")
+                self._pages[name] = read_page(read_part(archive, name, mark=HTML_MARK), f"{path}: {name}")
         if not self._pages:
             raise InputError(f"{path}: no pages found, must be an .epub e-book")
         for page, _ in self._pages.values():
@@ -124,5 +127,8 @@ def read_page(content: bytes, where: str) -> tuple[HTMLText, str]:
     if text.isascii():  # also what is written is in the encoding that it names
         with suppress(LookupError, UnicodeError):
             encoding = label if text.encode(label) == content else encoding
+    if HTML_MARK * (text.count("<") + text.count("=")) > archives.MOST_MARKS:
+        most = archives.MOST_MARKS // HTML_MARK
+        raise InputError(f"{where}: has more than {most:,} tags and attributes; divide it into several documents")
     check_ends(text, where)
     return HTMLText(text), encoding

@@ -34,8 +34,8 @@ from residual_hf.records.secrets import first_secret
 from .card import write_card
 
 CARD = "README.md"
-PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+)\)")  # in Markdown, of a file in the same folder
-PICTURE_NAME = re.compile(r"\w[\w.-]*\.(png|jpe?g|gif|svg|webp)", re.IGNORECASE)
+PICTURE = re.compile(r"!\[[^\[\]]*\]\(([\w.-]+)\)")  # in Markdown, of a file in the same folder
+PICTURE_NAME = re.compile(r"(?<![\w.-])\w[\w.-]*\.(png|jpe?g|gif|svg|webp)", re.IGNORECASE)
 TOKENS = 32  # of the input on which two versions of the model code are compared
 REASONS = {
     401: "the token is missing or not valid: run `hf auth login` or set HF_TOKEN",

@@ -10,7 +10,7 @@ from typing import Any
 from .secrets import NAMED, SECRET_NAME, secrets_in
 
 PATH = re.compile(r"(file://)?(~|\.\.?)?[/\\]|[A-Za-z]:[/\\]")
-START = r"(?:(?!https?:)[a-z][a-z0-9+.-]*://|[A-Za-z]:[/\\]|\\\\|~?/(?=[^\s/]+/)|\.\.?[/\\])"
+START = r"(?:(?!https?:)[a-z][a-z0-9+.-]{0,20}://|[A-Za-z]:[/\\]|\\\\|~?/(?=[^\s/]+/)|\.\.?[/\\])"
 PATHS = re.compile(  # in quotes, also FIELD=PATH; not in quotes; relative, of more parts than a name on the Hub has
     rf"""(?<=")([\w.-]+=)?{START}[^"\n]+|(?<=')([\w.-]+=)?{START}(?:[^'\n]|'"'"')+"""
     rf"""|(?<![\w.:/\\)~-]){START}[^\s=,:;|{{}}'"`()]+"""

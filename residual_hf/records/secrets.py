@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,37 +17,48 @@ from safetensors import safe_open
 
 from residual_hf.base.files import read_json
 
-SECRET_NAME = r"(?i:[\w-]*(?:(?:api|access|auth|secret|private|hub|hf)[_-]?(?:key|token)|secret|passw(?:or)?d))"
+PASSWORD = "passw(?:or)?[dt]|passphrase|passcode|pwd|secret"
+SECRET_NAME = rf"(?i:[\w-]*(?:(?:api|access|account|auth|secret|private|hub|hf)[_-]?(?:key|token)|{PASSWORD}))"
 NAMED = re.compile(
     rf"""(?<![\w-])({SECRET_NAME}["']?\s*[=:]\s*|--{SECRET_NAME}\s+)(?:"[^"\n]*"|'[^'\n]*'|[^\s'",}}&]+)"""
 )
-ASSIGNED = re.compile(  # not the prose of a translation: a name with `_` or a sign of equality, a value with a digit
-    rf"""(?<![\w-])(?:{SECRET_NAME}["']?\s*=|(?=\w*_){SECRET_NAME}["']?\s*:)\s*["']?(?=[^\s"']*\d)[\w.~+/=-]{{8,}}"""
-)
-PATTERNS = {
-    "Hugging Face Token": r"\b(?:hf|api_org)_(?:[A-Za-z0-9]{20,}|(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,})",
-    "GitHub or GitLab Token": r"\b(?:gh[oprsu]|github_pat|glpat)[_-][\w-]{8,}",
-    "Slack Token": r"\bxox[a-z]-[\w-]{8,}",
-    "OpenAI or Anthropic Key": r"\bsk-(?=\w*\d)\w{16,}[\w-]*|\bsk-(?:proj|ant|svcacct)-[\w-]{16,}",
-    "AWS Access Key": r"\b(?:AKIA|ASIA)(?=\w*\d)\w{12,}",
+NAME, IS = r"(?<![\w-])[\w-]*", r"""["'`*]{0,3}[ \t]*[=:][ \t]*["'`*]{0,3}"""
+DIGIT = r"""(?=[^\s"'`]{0,100}\d)"""
+PATTERNS = {  # what detect-secrets lacks; a group is the secret without its label
+    # labels: not the prose of a translation, but a value with a digit or sign, or one word in a line of its own
+    "Password": rf"""(?i:{NAME}(?:{PASSWORD}|(?<![a-z])pass)(?:{IS}|(?<=--password)[ ]))(?![<$({{\[])"""
+    r"""(?=[^\s"'`]{0,100}[\d!#$%&@?^+])([^\s"'`,;()<>\[\]]{6,})"""
+    rf"""|(?im:^[ \t>*-]*["'`*]*\w*passw(?:or)?[dt]{IS})(?![<$({{\[])([^\s"'`*|]{{6,100}})["'`*,]*$""",
+    "Named Key or Token": rf"(?i:{NAME}(?:key|token|auth|cookie|session(?:_?id)?){IS})"
+    r"(?=[\w~+=-]{0,100}\d)(?=[\w~+=-]{0,100}[A-Za-z])([\w~+=-]{16}[\w.~+/=-]*)"
+    rf"""|(?<![\w-]){SECRET_NAME}{IS}{DIGIT}([\w.~+/=-]{{8,}})"""
+    rf"""|(?i:[?&;]sig(?:nature)?=|\bauthorization["']?: ?\w+ |\bbearer ){DIGIT}([\w.~+/=%-]{{16,}})""",
+    "Login": r"""://[^\s/@:]{0,100}:([^\s/@]+)@|(?<=\s-u )["']?[^\s/@:]{1,100}:([^\s"']{4,})""",
+    # forms: known words, or any before letters of both cases and digits
+    "Hugging Face Token": r"\b(?:hf|api_org)_(?:(?=[a-z]{0,40}[A-Z0-9])[A-Za-z0-9]{8,}|[A-Za-z0-9]{20,})",
+    "Token": r"(?<![A-Za-z0-9])[A-Za-z]\w{1,9}[_.-](?=(?:[A-Za-z]{0,40}\d){2})(?=[a-z\d]{0,40}[A-Z])"
+    r"(?=[A-Z\d]{0,40}[a-z])[A-Za-z0-9]{20,}|\bkey-[0-9a-f]{32}|\b(?:ATATT3|EAA[A-Z])[\w-]{20,}"
+    r"|\b(?:gh[oprsu]|github_pat|glpat|npm|shp[a-z]{2}|do[opr]_v1|sgp|r8|lin_api|rubygems|xox[a-z]|xapp|tskey|PMAK)"
+    r"[_-](?=\D{0,40}\d)[\w-]{8,}",
+    "OpenAI or Anthropic Key": r"\bsk-(?=\w{0,40}\d)\w{16,}[\w-]*|\bsk-(?:proj|ant|svcacct|or)-[\w-]{16,}",
     "Google Key": r"\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}|\bGOCSPX-[\w-]{20,}",
-    "JSON Web Token": r"\beyJ[\w-]{10,}\.[\w.-]+",
-    "Private Key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END[A-Z -]*|\Z)",
-    "Bearer Token": r"(?<=Bearer )(?=\S*\d)[\w.~+/=-]{16,}",
+    "JSON Web Token": r"(?<![\w-])eyJ[\w-]{10,}\.[\w.-]+",
+    "Private Key": r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END[A-Z -]*|\Z)",
 }
 FORMS = {kind: re.compile(pattern) for kind, pattern in PATTERNS.items()}
-NOT_USED = ("IPPublicDetector", "ArtifactoryDetector")  # whose tokens look like words in capitals
-MINIMUM = 16  # characters of a secret
+NOT_USED = ("Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector", "ArtifactoryDetector")
+"""Detectors that take hashes, addresses and words in capitals for secrets."""
+MINIMUM = 12  # characters of a secret with its label
+PIECE, OVERLAP = 400, 200  # characters of a line that detectors search at once, some of them in quadratic time
 
 
 @cache
 def detectors() -> list[Any]:
-    """The detectors of `detect-secrets` that know the form of a token; the others guess by entropy or names."""
+    """The detectors of `detect-secrets` that know the form of a token or the name of its field."""
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class  # takes a second
-    from detect_secrets.plugins.base import RegexBasedDetector
 
     classes: Iterable[Any] = get_mapping_from_secret_type_to_class().values()
-    return [cls() for cls in classes if issubclass(cls, RegexBasedDetector) and cls.__name__ not in NOT_USED]
+    return [cls() for cls in classes if cls.__name__ not in NOT_USED]
 
 
 def secrets_in(text: str) -> Iterator[tuple[str, str]]:
@@ -55,11 +67,13 @@ def secrets_in(text: str) -> Iterator[tuple[str, str]]:
         return
     for kind, pattern in FORMS.items():
         for match in pattern.finditer(text):
-            yield kind, match[0]
+            yield kind, match[match.lastindex or 0]
     for line in text.splitlines():
-        for detector in detectors() if len(line) >= MINIMUM else ():
-            for secret in detector.analyze_string(line):
-                yield detector.secret_type, secret
+        pieces = [line[start : start + PIECE] for start in range(0, len(line), PIECE - OVERLAP)]
+        for piece, detector in product(pieces if len(line) >= MINIMUM else (), detectors()):
+            for secret in detector.analyze_string(piece):
+                if secret.strip("*") and secret[0] not in "<${":
+                    yield detector.secret_type, secret
 
 
 def first_secret(path: Path) -> tuple[str, str] | None:
@@ -76,7 +90,7 @@ def first_secret(path: Path) -> tuple[str, str] | None:
         lines = path.read_bytes().decode("utf-8", "replace").splitlines()
         places = ((f"line {number}", line, False) for number, line in enumerate(lines, start=1))
     for place, text, named in places:
-        kind = "by its name" if named or ASSIGNED.search(text) else None
+        kind = "by its name" if named else None
         if kind := next((kind for kind, _ in secrets_in(text)), kind):
             return place, kind
     return None

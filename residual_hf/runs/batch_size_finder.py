@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -143,16 +144,9 @@ def fits(step: Callable[[], None]) -> bool:
 
 def largest(holds: Callable[[int], bool], least: int, ceiling: int) -> int:
     """The largest number from `least` to `ceiling` that `holds`, to within a sixteenth; 0 if `least` does not."""
-    if not holds(least):
-        return 0
-    good, bad = least, None
-    while bad is None and good < ceiling:
-        tried = min(2 * good, ceiling)
-        good, bad = (tried, bad) if holds(tried) else (good, tried)
-    while bad is not None and bad - good > good // 16:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if holds(middle) else (good, middle)
-    return good
+    sizes = [*range(least, ceiling, max(1, least // 16)), max(least, ceiling)]
+    fitting = bisect_left(sizes, True, key=lambda size: not holds(size))
+    return sizes[fitting - 1] if fitting else 0
 
 
 def split_update(

@@ -19,6 +19,11 @@ def test_anchors_aliases_and_merge_keys_are_read():
     assert load_yaml("[1e-5, 5E3, 1e5x, 1.0e2, .5e1, 1.e3]") == [1e-5, 5e3, "1e5x", 100.0, 5.0, 1000.0]
 
 
+def test_long_text_that_begins_like_a_number_is_read_in_linear_time():
+    text = "1" * 500_000 + "x"
+    assert load_yaml(f"a: {text}") == {"a": text}
+
+
 def test_text_that_looks_like_a_number_is_written_as_text():
     values = {"output_dir": "3e-4", "name": "1e6", "lr": 3e-4, "title": "zwölf", "epochs": None}
     assert load_yaml(dump_yaml(values)) == values and [*load_yaml(dump_yaml(values))] == [*values]
@@ -34,7 +39,13 @@ def test_text_that_looks_like_a_number_is_written_as_text():
         ("[" * 100_000, f"line 1, column {MAX_DEPTH + 1}: nested more than {MAX_DEPTH} levels deep"),
         ("- " * 5_000, f"line 1, .*nested more than {MAX_DEPTH} levels deep"),
         ("a: 1\nb: 2026-13-41", "line 2, column 4: month must be in 1..12"),
-        ("a: " + "1" * 5_000, "line 1, column 4: Exceeds the limit"),
+        ("a: " + "1" * 1_001, "line 1, column 4: a number of more than 1,000 characters"),
+        ("a: " + "1:" * 200_000 + "1", "line 1, column 4: a number of more than 1,000 characters"),
+        ("a: !!float '" + "1:" * 2_000 + "1.0'", "line 1, column 4: a number of more than 1,000 characters"),
+        ("a: " + "1:" * 400 + "1.0", "line 1, column 4: OverflowError: int too large"),
+        ("a: !!bool never", "line 1, column 4: KeyError: 'never'"),
+        ("a: !!timestamp never", "line 1, column 4: AttributeError: "),
+        ("#" * (2**20 + 1), "has 1,048,577 characters, must have at most 1,048,576"),
         ('a: "x\\0y"', r"line 1, column 4: text with \\0"),
         ('a: "\\ud800"', "line 1, column 4: .* surrogate pair"),
         ("a: [", "not a YAML file: line 1, column 5: "),
@@ -52,6 +63,10 @@ def test_text_that_is_refused_with_its_line(tmp_path, text, message):
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
+    with (tmp_path / "huge.yaml").open("wb") as file:
+        file.truncate(2**28 + 1)
+    with pytest.raises(InputError, match="huge.yaml: has 256 MiB, must have at most 256"):
+        read_yaml(tmp_path / "huge.yaml")
     (tmp_path / "utf16.yaml").write_text("a: 1", encoding="utf-16")
     for name, message in (("no.yaml", "no such file"), ("utf16.yaml", "not a UTF-8 file"), (".", "cannot be read")):
         with pytest.raises(InputError, match=message):

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from residual_hf.base.errors import InputError
-from residual_hf.conversion import pickle_machine
+from residual_hf.conversion import pickles
 from residual_hf.conversion.pickles import load_pickle
 from residual_hf.conversion.placeholders import to_plain
 
@@ -76,7 +76,7 @@ def test_malicious_pickles_are_refused_by_name_and_run_nothing(attack, protocol,
     monkeypatch.chdir(tmp_path)
     payload, name = ATTACKS[attack]
     path = write(tmp_path / "evil.pt", pickle.dumps({"model": {}, "x": payload}, protocol=protocol), zipped)
-    with pytest.raises(InputError, match=rf"evil\.pt: the pickle names {name}, .*nothing was run"):
+    with pytest.raises(InputError, match=rf"evil\.pt: .*(the pickle names {name}, |protocol 4).*nothing was run"):
         load_pickle(path)
     assert os.listdir(tmp_path) == ["evil.pt"]
 
@@ -89,7 +89,7 @@ def test_the_same_attack_works_on_a_plain_unpickler(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-def test_plug_ins_may_be_named_but_not_called(zipped, tmp_path, monkeypatch):
+def test_plug_ins_may_be_named_but_are_not_imported(zipped, tmp_path, monkeypatch):
     plugin = types.ModuleType("my_plugin")
     plugin.build = functools.wraps(print)(lambda *args: None)
     plugin.build.__module__, plugin.build.__qualname__ = "my_plugin", "build"
@@ -102,8 +102,8 @@ def test_plug_ins_may_be_named_but_not_called(zipped, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "my_plugin")
     assert to_plain(load_pickle(write(tmp_path / "named.pt", named, zipped))["config"]) == {"width": 5}
     assert "my_plugin" not in sys.modules
-    with pytest.raises(InputError, match=r"my_plugin\.build"):
-        load_pickle(write(tmp_path / "called.pt", called, zipped))
+    inert = load_pickle(write(tmp_path / "called.pt", called, zipped))
+    assert inert.origin == "my_plugin.build" and inert.arguments == (1,) and "my_plugin" not in sys.modules
 
 
 class Choice(enum.Enum):
@@ -193,52 +193,22 @@ def text(value):
 
 
 ENCODE = b"c_codecs\nencode\n"
+COSTS = "would take much more memory or time than its [0-9,]+ bytes"
 GREEDY = {
-    "key_of_doubled_tuples": (b"}K\x01" + 60 * b"q\x00h\x00\x86" + b"K\x01s.", "a key that is a tuple"),
-    "key_of_nested_tuples": (b"}K\x01" + 9_000 * b"\x85" + b"K\x01s.", "a key that is a tuple"),
-    "keys_of_one_hash": (
-        b"}" + b"".join(number((2**61 - 1) * i, 255) + b"K\x00s" for i in range(9)) + b".",
-        "a key of more than 60 bits",
-    ),
-    "value_of_a_set": (b"cbuiltins\nset\n]K\x01" + 60 * b"q\x00h\x00\x86" + b"a\x85R.", "a key that is a tuple"),
-    "large_number": (b"\x8b" + (1_000).to_bytes(4, "little") + 1_000 * b"\x7f.", "a number of more than 2,048 bits"),
+    "key_of_doubled_tuples": (b"}K\x01" + 60 * b"q\x00h\x00\x86" + b"K\x01s.", COSTS),
+    "value_of_a_set": (b"c__builtin__\nset\n]K\x01" + 60 * b"q\x00h\x00\x86" + b"a\x85R.", COSTS),
     "chained_codecs": (
         ENCODE
         + text(b"aa")
         + text(b"latin1")
         + b"\x86R"
-        + 30 * (b"q\x00" + ENCODE + b"h\x00" + text(b"hex") + b"\x86R")
+        + 40 * (b"q\x00" + ENCODE + b"h\x00" + text(b"hex") + b"\x86R")
         + b".",
-        "_codecs.encode with another encoding than latin1",
+        COSTS,
     ),
-    "repeated_key": (
-        b"(" + b"K\x00" * 1_900 + b"t" + b"q\x000}" + 3_000 * b"h\x00K\x01s" + b".",
-        "a key that is a tuple",
-    ),
-    "copied_list": (
-        b"](" + 100 * b"K\x00" + b"eq\x000cbuiltins\nset\nq\x01(" + 100 * b"h\x01h\x00\x85R" + b"t.",
-        "copies of a value that is used before",
-    ),
-    "copied_arguments": (
-        b"cenum\nEnum\nq\x01(" + 100 * b"K\x00" + b"tq\x000" + 100 * b"h\x01h\x00R" + b".",
-        "copies of a value that is used before",
-    ),
-    "copied_text": (
-        ENCODE + b"q\x01(" + text(b"a" * 99) + b"q\x00" + 9 * (b"h\x01h\x00" + text(b"latin1") + b"\x86R") + b"t.",
-        "copies of a value that is used before",
-    ),
-    "copied_dictionary": (
-        b"}("
-        + b"".join(b"K%cK\x00" % i for i in range(100))
-        + b"uq\x000ccollections\nCounter\nq\x01("
-        + 100 * b"h\x01h\x00\x85R"
-        + b"t.",
-        "copies of a value that is used before",
-    ),
-    "bytearray": (b"cbuiltins\nbytearray\n" + number(1 << 34) + b"\x85R.", "names builtins.bytearray"),
+    "bytearray": (b"c__builtin__\nbytearray\n" + number(1 << 34) + b"\x85R.", "names builtins.bytearray"),
     "tensor": (b"ctorch\nFloatTensor\n" + number(1 << 34) + b"\x85R.", "names torch.FloatTensor"),
     "names": (b"(" + b"".join(b"cplug\nn%d\n" % i for i in range(2_000)) + b"t.", "names more than 1,000 classes"),
-    "instructions": (b"]" * 20_000, "more than 10,000 instructions"),
 }
 
 
@@ -246,25 +216,28 @@ GREEDY = {
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("case", GREEDY)
 def test_small_files_that_would_take_memory_or_time_are_refused(case, zipped, tmp_path, monkeypatch):
-    monkeypatch.setattr(pickle_machine, "MAX_OPCODES", 10_000)
+    monkeypatch.setattr(pickles, "SECONDS", 1)
     pickled, message = GREEDY[case]
     path = write(tmp_path / "greedy.pt", b"\x80\x02" + pickled, zipped)
     with pytest.raises(InputError, match=rf"greedy\.pt: .*{message}"):
         load_pickle(path)
 
 
-def test_a_zip_file_with_two_directories_is_checked_as_it_is_loaded(tmp_path):
+def test_a_zip_file_with_two_directories_runs_nothing(tmp_path, monkeypatch):
     """Its end points to the first directory, as PyTorch reads it; the second is before the end, as Python reads it."""
-    hidden, shown = (pickle.dumps({"model": text}, protocol=2) for text in ("hidden", "shown!"))
+    monkeypatch.chdir(tmp_path)
+    hidden = pickle.dumps(Call(os.mkdir, WITNESS), protocol=2)
+    shown = pickle.dumps("x", protocol=2).ljust(len(hidden), b".")
     first, second = (write(tmp_path / "one.pt", pickled, zipped=True).read_bytes() for pickled in (hidden, shown))
     end = first.rindex(b"PK\x05\x06")
     assert first[end:] == second[end:]
     (tmp_path / "two.pt").write_bytes(first[:end] + second)
-    assert torch.load(tmp_path / "two.pt", weights_only=True) == {"model": "hidden"}
-    assert load_pickle(tmp_path / "two.pt") == {"model": "shown!"}
+    with pytest.raises(InputError, match=r"two\.pt: damaged pickle: .*(posix|nt)"):
+        load_pickle(tmp_path / "two.pt")
+    assert not (tmp_path / WITNESS).exists()
 
 
-def test_tensors_lie_within_their_storage_and_do_not_overlap(tmp_path):
+def test_tensors_that_share_a_storage_are_read(tmp_path):
     values = torch.arange(24.0)
     good = {
         "view": values[2:8],
@@ -275,21 +248,15 @@ def test_tensors_lie_within_their_storage_and_do_not_overlap(tmp_path):
     torch.save(good, tmp_path / "good.pt")
     loaded = load_pickle(tmp_path / "good.pt")
     assert loaded.keys() == good.keys() and all(torch.equal(loaded[name], good[name]) for name in good)
-    for bad in (values[:1].expand(9), values.unfold(0, 4, 1), values.as_strided((3, 3), (1, 1))):
-        torch.save(bad, tmp_path / "bad.pt")
-        with pytest.raises(InputError, match=r"bad\.pt: .*a tensor of [\d,]+ values in a storage of"):
-            load_pickle(tmp_path / "bad.pt")
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b"K\x08", b"K\x09", "the storage .* has another size|larger than the file"),
-        (b"FloatStorage", b"HalfStorage", "the storage .* has another size|more than its storages"),
-        (b"K\x02K\x04\x86", b"K\x09K\x04\x86", "beyond its storage of 8 values"),
-        (b"K\x04K\x01\x86", b"K\x00K\x01\x86", "a tensor of 8 values in a storage of 8"),
-        (b"K\x04K\x01\x86", b"J\xff\xff\xff\xffK\x01\x86", "a tensor"),
+        (b"K\x02K\x04\x86", b"K\x09K\x04\x86", "not resizable|wrong byte size"),
+        (b"K\x02K\x04\x86", b"J\xff\xff\xff\x7fK\x04\x86", "more memory|not resizable"),
+        (b"K\x04K\x01\x86", b"J\xff\xff\xff\xffK\x01\x86", "Storage size calculation overflowed"),
         (b"_rebuild_tensor_v2", b"_rebuild_sparse_tensor", r"names torch\._utils\._rebuild_sparse_tensor"),
     ],
 )
@@ -314,30 +281,6 @@ def test_a_legacy_file_with_a_zip_file_behind_it_is_scanned_as_it_is_loaded(tmp_
     path.write_bytes(path.read_bytes() + (tmp_path / "good.pt").read_bytes())
     assert zipfile.is_zipfile(path)
     with pytest.raises(InputError, match=r"the pickle names (posix|nt)\.system"):
-        load_pickle(path)
-
-
-def test_a_record_is_loaded_once(tmp_path):
-    torch.save({"a": torch.ones(1_000), "b": torch.ones(1_000)}, tmp_path / "good.pt")
-    with zipfile.ZipFile(tmp_path / "good.pt") as good, zipfile.ZipFile(tmp_path / "twice.pt", "w") as twice:
-        for name in good.namelist():
-            content = good.read(name).replace(b"X\x01\x00\x00\x000", b"X\x01\x00\x00\x00k")
-            content = content.replace(b"X\x01\x00\x00\x001", b"X\x01\x00\x00\x00K")
-            twice.writestr(name.replace("data/0", "data/k"), content)
-    assert torch.load(tmp_path / "twice.pt", weights_only=True)["b"].sum() == 1_000
-    with pytest.raises(InputError, match="the storage K is missing"):
-        load_pickle(tmp_path / "twice.pt")
-
-
-def test_the_keys_of_storages_in_legacy_files_are_bounded(tmp_path):
-    path = tmp_path / "greedy.pt"
-    torch.save({}, path, _use_new_zipfile_serialization=False)
-    keys = pickle.dumps([], protocol=2)
-    bomb = b"\x80\x02}K\x01" + 60 * b"q\x00h\x00\x86" + b"K\x01s."
-    whole = path.read_bytes()
-    assert whole.endswith(keys)
-    path.write_bytes(whole.removesuffix(keys) + bomb)
-    with pytest.raises(InputError, match="a key that is a tuple"):
         load_pickle(path)
 
 
@@ -375,13 +318,6 @@ def test_settings_that_repeat_themselves_are_refused(tmp_path):
         torch.save({"args": argparse.Namespace(names=settings)}, tmp_path / "args.pt")
         with pytest.raises(InputError, match="settings have more than 100,000 values or 50 levels"):
             to_plain(load_pickle(tmp_path / "args.pt")["args"])
-
-
-def test_names_are_found_wherever_they_were_put_together(tmp_path):
-    """`STACK_GLOBAL` takes its two texts from the memo, behind two others."""
-    pickled = b"\x80\x04\x8c\x02os\x94\x8c\x06system\x940(\x8c\x08argparse\x8c\x09Namespaceh\x00h\x01\x93t."
-    with pytest.raises(InputError, match=r"the pickle names os\.system"):
-        load_pickle(write(tmp_path / "evil.pt", pickled, zipped=True))
 
 
 def test_control_characters_of_names_are_escaped(tmp_path):

@@ -205,6 +205,7 @@ def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
             "row 2 has 3 columns, but the first row has 2; text with a delimiter must be",
         ),
         ("a.csv", f'"{"x" * 200_000}\n', "not CSV: field larger than field limit"),
+        ("a.csv", '"\n",' * 500_000, "line 3.....: a row of more than 1,048,576 characters"),
         ("a.csv", "en,de\rone,eins\r", "its lines end with carriage returns, must end with line feeds"),
         ("a.tsv", "one;eins\n", "its first row 'one;eins' has no second column after a tab"),
         ("a.xlsx", "PK", "cannot be read as a zip archive"),
@@ -215,6 +216,7 @@ def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
 )
 def test_what_cannot_be_read_is_named(tmp_path, monkeypatch, name, content, message):
     monkeypatch.setattr(xml_reader, "MOST_PARTS", 50)
+    monkeypatch.setattr(pair_formats, "LONGEST_LINE", 1 << 20)
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=message):
@@ -234,6 +236,44 @@ def test_a_workbook_is_limited_before_it_is_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "MOST_FILES", 2)
     with pytest.raises(InputError, match="files of"):
         PairReader(spec).take()
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["a" * 2**20] * 1000, "a text of 1,048,576 bytes, must have at most 1,048,575"),
+        (["a" * 2**24], "row group 0 of translation.en has 16,[0-9,]+ bytes, more than 100 times as many"),
+    ],
+    ids=["repeated", "compressed"],
+)
+def test_small_parquet_files_of_large_texts_are_refused_in_little_memory(tmp_path, monkeypatch, texts, message):
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    monkeypatch.setattr(pair_formats, "LONGEST_LINE", 2**20 - 1)
+    monkeypatch.setattr(pair_formats, "PARQUET_PAGES", 2**22)
+    dictionary = pa.DictionaryArray.from_arrays(pa.array([0] * len(texts), pa.int32()), pa.array(texts[:1]))
+    column = pa.StructArray.from_arrays([dictionary, pa.array(["b"] * len(texts))], ["en", "de"])
+    path = tmp_path / "a.parquet"
+    write_table(pa.table({"translation": column}), path, compression="zstd", dictionary_pagesize_limit=2**28)
+    assert path.stat().st_size < 60_000
+    before = pa.default_memory_pool().max_memory()
+    with pytest.raises(InputError, match=message):
+        PairReader(CorpusSpec(file=path, source_lang="en", target_lang="de")).take()
+    assert pa.default_memory_pool().max_memory() <= before + 2**25
+
+
+def test_long_texts_of_parquet_files_are_read_a_few_at_a_time(tmp_path, monkeypatch):
+    rows = [{"en": f"{number}" * 40, "de": "b", "image": b"x" * 100, "tags": ["y"] * 50} for number in range(30)]
+    monkeypatch.setattr(pair_formats, "LONGEST_LINE", 100)
+    pairs = PairReader(
+        CorpusSpec(file=parquet(tmp_path / "a.parquet", rows), source_lang="en", target_lang="de")
+    ).take()
+    assert pairs == [(row["en"], "b") for row in rows]
+
+
+def test_long_names_of_columns_are_compared_in_linear_time(tmp_path):
+    assert not languages_in(table(tmp_path / "a.csv", [("en" + "_a" * 50_000 + "!", "de", "note")]))
 
 
 def test_the_extra_is_named(tmp_path, monkeypatch):

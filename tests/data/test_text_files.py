@@ -115,6 +115,17 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
     assert message in str(error.value) and name in str(error.value)
 
 
+def test_streams_of_xz_are_joined_and_a_large_window_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.xz"
+    path.write_bytes(lzma.compress(b"one\n") + b"\0" * 8 + lzma.compress(b"") + lzma.compress(b"two\n" * 50_000))
+    assert list(iter_lines(path)) == ["one"] + ["two"] * 50_000
+    path.write_bytes(lzma.compress(b"one\n", preset=9))
+    assert list(iter_lines(path)) == ["one"]
+    monkeypatch.setattr(text_files, "LARGEST_WINDOW", 2**24)
+    with pytest.raises(InputError, match="damaged xz file.*[Mm]emory usage limit"):
+        list(iter_lines(path))
+
+
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
     with pytest.raises(InputError, match="no such file: .*absent"):
         list(iter_lines(tmp_path / "absent"))

@@ -245,7 +245,8 @@ def test_an_e_book(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("limit", "value", "message"),
     [
-        ("LARGEST_PART", 100, r"word/document\.xml has 0 MiB unpacked, must have at most 0"),
+        ("LARGEST_PARTS", 100, r"with word/document\.xml, its text has 0 MiB unpacked, must have at most 0"),
+        ("MOST_MARKS", 5, r"with word/document\.xml, its text has more than 5 elements and attributes"),
         ("MOST_FILES", 1, "has 2 files of 0 MiB unpacked, must have at most 1 of"),
     ],
 )
@@ -253,6 +254,38 @@ def test_an_archive_is_limited_before_it_is_unpacked(tmp_path, monkeypatch, limi
     monkeypatch.setattr(archives, limit, value)
     with pytest.raises(InputError, match=message):
         read_document(word(tmp_path / "a.docx", run("text")))
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "content"),
+    [
+        ("a.docx", "word/document.xml", "<a>" + "<w:p/>" * 2_000_000 + "</a>"),
+        ("a.pptx", "ppt/slides/slide1.xml", "<a " + "b='' " * 2_000_000 + "/>"),
+        ("a.epub", "a.html", "<p>a" * 500_001),
+        ("a.odt", "content.xml", '<?xml version="1.0" encoding="UTF-7"?><a>+ADw-b/+AD4-</a>'),
+    ],
+    ids=["elements", "attributes", "tags", "UTF-7"],
+)
+def test_small_archives_of_many_elements_are_refused_before_they_are_parsed(tmp_path, name, part, content):
+    path = archive(tmp_path / name, mimetype="x", **{part: content})
+    assert path.stat().st_size < 50_000
+    with pytest.raises(InputError, match="has more than .* divide it into several documents|is in UTF-7"):
+        read_document(path)
+
+
+def test_elements_of_all_parts_are_counted(tmp_path, monkeypatch):
+    path = word(
+        tmp_path / "a.docx", run("text"), **{"word/footer1.xml": f'<a xmlns:w="{W}"><w:p>{run("end")}</w:p></a>'}
+    )
+    monkeypatch.setattr(archives, "MOST_MARKS", 20)
+    with pytest.raises(InputError, match=r"with word/footer1\.xml, its text has more than 20 elements"):
+        read_document(path)
+
+
+def test_a_page_of_many_tags_is_refused(tmp_path):
+    (tmp_path / "a.html").write_text("<p>a" * 500_001)
+    with pytest.raises(InputError, match="has more than 500,000 tags and attributes; divide it"):
+        read_document(tmp_path / "a.html")
 
 
 def test_other_archives_are_refused(tmp_path):

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from safetensors.torch import save_file
 from residual_hf.records.markdown import public
 from residual_hf.records.secrets import first_secret
 
+RANDOM, HEX = "kT9xPq2LmZ7vRw4NsB8d", "0123456789abcdef" * 2
 FORMS = [  # put together, so that scanners of repositories do not stop at this file
     "hf_" + "aBcDeFgHiJ" * 3 + "kLmN",
     "api_org_" + "aBcDeFgHiJ" * 3 + "kLmN",
@@ -39,6 +42,86 @@ FORMS = [  # put together, so that scanners of repositories do not stop at this 
     "Authorization: Bearer " + "aBcDeFgHiJ0123456789",
     "WANDB_API_KEY=" + "0123456789abcdef" * 2,
     "aws_secret_access_key: " + "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "wandb_key: " + HEX + "01234567",
+    "WANDB_KEY=" + HEX + "01234567",
+    "npm_" + RANDOM + "aBcDeFgHiJ012345",
+    "https://acct.blob.core.windows.net/c?sv=2022-11-02&sp=r&sig=" + RANDOM + "%2F" + RANDOM + "%3D",
+    "password: " + "hunter2",
+    "Password: " + "Tr0ub4dor&3",
+    "db_password = " + "correct9horse",
+    "PGPASSWORD=" + "s3cretpw",
+    '"password": "' + "letmein!!" + '"',
+    "passwd=" + "qwerty12",
+    "pwd: " + "Winter2024!",
+    "passphrase: '" + "open5esame" + "'",
+    "--password " + "hunter2hunter2",
+    "mysql://root:" + "rootpw@db.example.org/x",
+    "redis://:" + "p4ssw0rd@cache:6379",
+    "api_key: " + RANDOM,
+    "apikey=" + RANDOM,
+    '"apiKey": "' + RANDOM + '"',
+    "RANDOM-API-Key: " + RANDOM,
+    "client_secret=" + RANDOM,
+    "clientSecret: '" + RANDOM + "'",
+    "access_token: " + RANDOM,
+    "refresh_token=" + RANDOM,
+    "token: " + RANDOM,
+    "auth_token=" + RANDOM,
+    "gsk_" + RANDOM + RANDOM + "aBcDeFgHiJkL",
+    "r8_" + RANDOM + "aBcDeFgHiJ01234567",
+    "dckr_pat_" + RANDOM + "aBcDeFg",
+    "tgp_v1_" + RANDOM + RANDOM + "abc",
+    "nvapi-" + RANDOM + RANDOM,
+    "shpat_" + HEX,
+    "dop_v1_" + HEX * 2,
+    "glsa_" + RANDOM + "aBcDeFgHiJkL_12ab34cd",
+    "lin_api_" + RANDOM + RANDOM,
+    "xai-" + RANDOM + RANDOM,
+    "pplx-" + RANDOM + RANDOM,
+    "hvs." + RANDOM + "abcd",
+    "ASIA" + "IOSFODNN7EXAMPL3",
+    "xapp-1-" + "A0123456789-1234567890123-" + HEX * 2,
+    "GOCSPX-" + RANDOM + "12345678",
+    "Authorization: Basic " + "dXNlcjpwYXNzd29yZDEyMw==",
+    "Cookie: session=" + RANDOM,
+    "rk_live_" + RANDOM + "aBcD",
+    "whsec_" + RANDOM + "aBcDeFgHiJkL",
+    "-----BEGIN OPENSSH PRIVATE KEY-----",
+    "-----BEGIN PGP PRIVATE KEY BLOCK-----",
+    "-----BEGIN EC PRIVATE KEY-----",
+    "sq0atp-" + RANDOM + "ab",
+    "key-" + HEX,
+    "github_pat_" + "11ABCDEFG0aBcDeFgHiJkL_" + RANDOM + RANDOM,
+    "ghs_" + RANDOM + "aBcDeFgHiJ012345",
+    "HF_TOKEN=" + "hf_" + RANDOM + "aBcDeFgHiJkLmN",
+    "hf_" + "abcdefghijklmnopqrstuvwxyzabcdefgh",
+    "sk-or-v1-" + HEX * 2,
+    "AKIA" + "IOSFODNN7EXAMPLE",
+    "aws_session_token = " + RANDOM + RANDOM,
+    "account_key: " + RANDOM + RANDOM + "==",
+    "encryption_key=" + RANDOM,
+    "signing_secret: " + HEX,
+    "secret: " + "Sup3rS3cret",
+    "export COMET_API_KEY=" + RANDOM,
+    "comet_key=" + RANDOM,
+    "neptune_token: " + RANDOM + RANDOM,
+    "ssh_pass=" + "hunter22",
+    "pass: " + "hunter2!",
+    'kaggle: {"username":"a","key":"' + HEX + '"}',
+    "rubygems_" + HEX,
+    "figd_" + RANDOM + RANDOM,
+    "sntrys_" + RANDOM + RANDOM,
+    "tskey-auth-" + RANDOM[:12] + "-" + RANDOM,
+    "PMAK-" + HEX + "01234567-" + HEX + "01",
+    "SK" + HEX,
+    "AccountKey=" + RANDOM * 4 + "aBcDef==",
+    "EAACEdEose0cBA" + RANDOM + RANDOM,
+    "ATATT3xFfGF0" + RANDOM + RANDOM,
+    "sgp_" + HEX + "01234567",
+    "Passwort: " + "Geheim123",
+    "login: admin / password: " + "admin123",
+    "user=bob password=" + "bobbob99",
+    "curl -u user:" + "pa55word https://example.org",
 ]
 
 
@@ -66,11 +149,30 @@ def test_secrets_are_found_in_the_fields_of_json_files_and_weights(values, place
     assert first_secret(tmp_path / "a.safetensors")[0] == "metadata.settings"
 
 
+@pytest.mark.parametrize(
+    "text", ["eyJ-", "a_secret=", "password:", "secret", "aa_", "-----BEGIN A", "a+", "key=", '"']
+)
+def test_long_text_is_searched_in_linear_time(text, tmp_path):
+    (tmp_path / "README.md").write_text(text * (50_000 // len(text)))
+    started = time.process_time()
+    first_secret(tmp_path / "README.md")
+    public(text * (20_000 // len(text)))
+    assert time.process_time() - started < 20
+
+
+def test_documentation_has_no_secrets():
+    root = Path(__file__).parents[2]
+    for path in (*root.glob("*.md"), *root.glob("model_cards/*.md"), root / "docs" / "practitioner.md"):
+        assert first_secret(path) is None
+
+
 def test_what_is_no_secret_is_not_refused(tmp_path):
     text = (
         "On 12/05/2020 he said: the password: letmein\nhub_token: '***'\ntoken=os.environ['HF_TOKEN']\n"
         "export HF_TOKEN=<your token>\nssh://git@github.com/a/b\nhttps://huggingface.co/user/hf_transformers\n"
         f"sha256 {'0123456789abcdef' * 4}\nuser/sk-en-transformer1234567\nAPPROPRIATENESS\npad_token: '<pad>'\n"
+        "The password is 12 letters long.\npassword: <yours>\nkey: value\ntokens: 4096\nmax_tokens=20000000000000000\n"
+        "eos_token_id: 2\n--password PASSWORD\nhttp://localhost:5000/a@b\npipeline_T5ForConditionalGeneration\n"
     )
     (tmp_path / "README.md").write_text(text)
     (tmp_path / "a.json").write_text(json.dumps({"pad_token": "<pad>", "hub_token": "***", "text": text.splitlines()}))

@@ -82,7 +82,7 @@ def choose_samples(
 
 def differences(translation: str, reference: str) -> list[Part]:
     """The words of a translation by how they relate to the reference, with the missing ones in their place."""
-    ours, theirs = WORD.findall(translation), WORD.findall(reference)
+    ours, theirs = WORD.findall(translation.rstrip()), WORD.findall(reference.rstrip())
     matcher = SequenceMatcher(None, [w.strip() for w in ours], [w.strip() for w in theirs], autojunk=False)
     parts = []
     for kind, a, b, c, d in matcher.get_opcodes():
