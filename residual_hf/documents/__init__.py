@@ -3,7 +3,7 @@
 
 ARCHIVES = (".docx", ".pptx", ".odt", ".odp", ".ods", ".epub")
 DOCUMENTS = (
-    *(".html", ".htm", ".xhtml", ".md", ".markdown", ".srt", ".vtt"),
+    *(".html", ".htm", ".xhtml", ".md", ".markdown", ".mdx", ".srt", ".vtt"),
     *(*ARCHIVES, ".po", ".pot", ".xlf", ".xliff"),
 )
 """Ends of the names of documents; text files are translated line by line."""

@@ -24,9 +24,10 @@ TEXT_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 OFFICE_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 RANGES = ("bookmark", "reference-mark", "toc-mark", "alphabetical-index-mark", "user-index-mark", "change")
 OPEN_DOCUMENT_TEXT = Dialect(
-    ("span", "a", "meta", "ruby", "ruby-base"),
+    ("span", "a", "meta", "meta-field", "ruby", "ruby-base", "text-input", "placeholder"),
     spaces=("s",),
     breaks=("tab", "line-break"),
+    without_text=("ruby-text", "script", "hidden-text"),
     spans={**{f"{name}-start": f"{name}-end" for name in RANGES}, "annotation": "annotation-end"},
 )
 
@@ -49,8 +50,11 @@ def open_document_paragraphs(tree: Any) -> Iterator[OpenDocumentParagraph]:
             yield OpenDocumentParagraph(element)
 
 
-WORD = r"word/(?:document|header|footer|footnotes|endnotes|comments|charts/chart|diagrams/(?:data|drawing))\d*\.xml"
-SLIDES = r"ppt/(slides|notesSlides|charts|diagrams)/[^/]+\.xml"
+WORD = (
+    r"word/(?:document|header|footer|footnotes|endnotes|comments"
+    r"|charts/chart(?:Ex)?|diagrams/(?:data|drawing))\d*\.xml"
+)
+SLIDES = r"ppt/(slides|slideLayouts|(slide|notes|handout)Masters|notesSlides|charts|diagrams)/[^/]+\.xml"
 OPEN_DOCUMENT = r"(.+/)?(content|styles)\.xml"
 PARTS: dict[str, tuple[str, Callable[[Any], Iterable[Any]]]] = {
     ".docx": (WORD, paragraphs_of),
@@ -71,8 +75,12 @@ class ArchivedDocument(Document):
                     self._trees[name] = read_xml(read_part(archive, name), f"{path}: {name}")
         if not self._trees:
             raise InputError(f"{path}: no text found, must be a {path.suffix.lower()} document")
-        found = (paragraph for tree in self._trees.values() for paragraph in paragraphs(tree))
-        self._paragraphs = [paragraph for paragraph in found if has_text(paragraph.block)]
+        self._paragraphs: list[Any] = []
+        for name, tree in [*self._trees.items()]:
+            found = [paragraph for paragraph in paragraphs(tree) if has_text(paragraph.block)]
+            self._paragraphs += found
+            if not found:
+                del self._trees[name]
         self.blocks = [paragraph.block for paragraph in self._paragraphs]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:

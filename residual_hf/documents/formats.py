@@ -9,15 +9,15 @@ from residual_hf.base.errors import InputError
 
 from .archived import PARTS, ArchivedDocument
 from .catalogues import POFile, XLIFFFile
+from .commonmark import MarkdownFile
 from .document import Document
-from .markdown import MarkdownFile
 from .plain import Subtitles, TextFile
 from .web import EPUB, HTMLFile
 
 READERS: dict[str, type[Document]] = {
     ".txt": TextFile,
     **dict.fromkeys((".html", ".htm", ".xhtml"), HTMLFile),
-    **dict.fromkeys((".md", ".markdown"), MarkdownFile),
+    **dict.fromkeys((".md", ".markdown", ".mdx"), MarkdownFile),
     **dict.fromkeys((".srt", ".vtt"), Subtitles),
     **dict.fromkeys(PARTS, ArchivedDocument),
     ".epub": EPUB,

@@ -26,6 +26,7 @@ class Dialect(NamedTuple):
         paired: whose content is part of the text; others are moved as they are.
         spaces: which stand for a space, or for more after a space.
         breaks: which end a line.
+        without_text: elements whose text is not read, by default all; that of others is, and stays.
         shown: attributes with the text that others stand for, which is read with the sentence.
         spans: which begin a part of the text, and which end it; what these stand for is not read.
     """
@@ -33,6 +34,7 @@ class Dialect(NamedTuple):
     paired: Collection[str]
     spaces: Collection[str] = ()
     breaks: Collection[str] = ()
+    without_text: Collection[str] | None = None
     shown: Collection[str] = ()
     spans: Mapping[str, str] = MappingProxyType({})
 
@@ -54,14 +56,19 @@ def read_mixed(element: Any, dialect: Dialect, *, keeps_space: bool = False) -> 
         if child.tag is etree.Entity:
             raise InputError(f"the entity {child.text} is not defined")
         last = block[-1]
-        if name in dialect.spaces and isinstance(last, str) and last[-1:].strip():
+        count = _count(child) if name in dialect.spaces else 0
+        if count == 1 and isinstance(last, str) and last[-1:].strip():
             block.append(" ")
+        elif count:
+            block.append(Inline(child, [" " * count], keep=True))
         elif name in dialect.breaks:
             block.append(Inline(child, ["\n"], keep=True))
         elif name in dialect.paired:
             block.append(Inline(child, read_mixed(child, dialect, keeps_space=keeps_space), _is_protected(child)))
         else:
             text = next((child.get(name) for name in dialect.shown if child.get(name)), "")
+            if dialect.without_text is not None and name not in dialect.without_text and len(child) == 0:
+                text = _in_line(child.text or "")
             block.append(Inline(child, [text] if text else [], keep=text != ""))
         block.append(as_text(child.tail or ""))
     return _with_spans([piece for piece in block if piece != ""], dialect.spans)
@@ -121,6 +128,12 @@ def _identifier(element: Any) -> str:
     """What the elements at the start and at the end of a span have in common."""
     own = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
     return next((own[key] for key in ("startRef", "rid", "name", "change-id", "id") if own.get(key)), "")
+
+
+def _count(spaces: Any) -> int:
+    """How many spaces an element of OpenDocument stands for, of at most 1,000."""
+    count = next((value for key, value in spaces.attrib.items() if key.endswith("}c")), "1")
+    return min(int(count), 1000) if count.isdecimal() and len(count) < 9 else 1
 
 
 def _is_protected(element: Any) -> bool:

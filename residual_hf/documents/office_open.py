@@ -12,7 +12,7 @@ from operator import not_
 from typing import Any, NamedTuple
 
 from residual_hf.base.xml_reader import XML_SPACE, etree, local_name
-from residual_hf.generation.markup import Block, Inline
+from residual_hf.generation.markup import Block, Inline, plain_text
 
 from .literal_text import DEEPEST
 
@@ -21,10 +21,16 @@ NAMESPACES = (
     *(f"{TRANSITIONAL}wordprocessingml/2006/main", f"{STRICT}wordprocessingml/main"),
     *(f"{TRANSITIONAL}drawingml/2006/main", f"{STRICT}drawingml/main"),
 )
-PARAGRAPHS = [f"{{{namespace}}}{name}" for namespace in NAMESPACES for name in ("p", "sdtContent")]
+PARAGRAPHS = [f"{{{namespace}}}p" for namespace in NAMESPACES]
 PROPERTIES = ("pPr", "endParaRPr")
-WRAPPERS = ("hyperlink", "ins", "moveTo", "smartTag", "customXml", "dir", "bdo")
+WRAPPERS = ("hyperlink", "ins", "moveTo", "smartTag", "customXml", "dir", "bdo", "sdt", "ruby")
 """Elements around runs, whose text belongs to the paragraph."""
+CONTENTS = {"sdt": "sdtContent", "ruby": "rubyBase"}
+"""Children with the runs of those that have others."""
+FIELDS = ("fldSimple", "fld", "oMath")
+"""Elements whose text is read with the sentence and stays."""
+LABELS = [f"{{*}}{name}" for name in ("strCache", "strLit", "multiLvlStrCache", "strDim", "txData")]
+"""Elements of charts with the names of categories and series."""
 DROPPED = ("rPr", "proofErr", "lastRenderedPageBreak", "softHyphen")
 BREAKS = ("tab", "br", "cr", "ptab")
 TEXT, START, END, BREAK, EMPTY, CODE = "text", "<", ">", "break", "empty", "instrText"
@@ -68,9 +74,9 @@ class Format(NamedTuple):
 
 
 class Wrapper(NamedTuple):
-    """Content of `Inline`: text inside is in an element such as this one."""
+    """Content of `Inline`: text inside is in this element."""
 
-    element: Any
+    start: Atom
 
 
 class Kept(NamedTuple):
@@ -80,11 +86,30 @@ class Kept(NamedTuple):
     after: Sequence[Atom] = ()
 
 
-def paragraphs_of(tree: Any) -> Iterator[Paragraph]:
-    """The paragraphs of a part that have runs, also those in text boxes, tables and charts."""
+def paragraphs_of(tree: Any) -> Iterator[Paragraph | Label]:
+    """The paragraphs of a part that have runs, also those in text boxes, tables and charts, and labels of charts.
+
+    Placeholders of masters, whose text no slide shows, are left out.
+    """
+    is_master = local_name(tree.getroot()).endswith(("Master", "sldLayout"))
     for element in tree.iter(*PARAGRAPHS):
-        if any(local_name(child) in ("r", *WRAPPERS) for child in element):
+        if not any(local_name(child) in ("r", "fldSimple", *WRAPPERS) for child in element):
+            continue
+        shape = next(element.iterancestors("{*}sp"), None) if is_master else None
+        if shape is None or shape.find("{*}nvSpPr/{*}nvPr/{*}ph") is None:
             yield Paragraph(element)
+    for labels in tree.iter(*LABELS):
+        yield from (Label(element) for element in labels.iter("{*}v", "{*}pt") if len(element) == 0)
+
+
+class Label:
+    """The name of a category or a series."""
+
+    def __init__(self, element: Any):
+        self.element, self.block = element, [element.text or ""]
+
+    def write(self, block: Block) -> None:
+        self.element.text = plain_text(block)
 
 
 class Paragraph:
@@ -116,13 +141,16 @@ class Paragraph:
             name = local_name(child)
             if name == "r":
                 yield from self._run(child)
-            elif name in WRAPPERS:
-                yield Atom(START, child)
-                yield from self._atoms(child)
-                yield Atom(END, child)
+            elif name in WRAPPERS or name == "fldSimple" and _code(child).startswith("HYPERLINK"):
+                yield from self._wrapper(Atom(START, child))
             elif name not in (*PROPERTIES, *DROPPED):
                 kind = BREAK if name in BREAKS else FROM if name.endswith("Start") else EMPTY
                 yield Atom(UNTIL if name.endswith("End") else kind, child)
+
+    def _wrapper(self, start: Atom) -> Iterator[Atom]:
+        yield start
+        yield from self._atoms(_inside(start.element))
+        yield Atom(END, start.element)
 
     def _run(self, run: Any) -> Iterator[Atom]:
         properties = next((child for child in run if local_name(child) == "rPr"), None)
@@ -140,7 +168,10 @@ class Paragraph:
             shell = etree.Element(run.tag, run.attrib, run.nsmap)
             if properties is not None:
                 shell.append(copy.deepcopy(properties))
-            yield Atom(kind, child, shell, look)
+            if name == "ruby":
+                yield from self._wrapper(Atom(START, child, shell))
+            else:
+                yield Atom(kind, child, shell, look)
 
     def _look(self, properties: Any) -> bytes:
         """A key for the format of a run."""
@@ -167,7 +198,7 @@ class Paragraph:
         while position < last:
             atom, end = atoms[position], ends.get(position)
             if end is not None and atom.kind == START:
-                block.append(Inline(Wrapper(atom.element), self._read(atoms, ends, position + 1, end)))
+                block.append(Inline(Wrapper(atom), self._read(atoms, ends, position + 1, end)))
             elif end is not None and atom.kind == FROM:
                 block.append(Inline(Kept([atom], [atoms[end]]), self._read(atoms, ends, position + 1, end)))
             elif end is not None:
@@ -175,8 +206,10 @@ class Paragraph:
             elif atom.kind == TEXT:
                 self._add_text(block, (atom.element.text or "").replace("\n", " "), atom.look)
             else:
-                is_empty = atom.kind == EMPTY
-                block.append(Inline(Kept([atom]), [] if is_empty else ["\n"], keep=not is_empty))
+                is_field = local_name(atom.element) in FIELDS
+                text = "".join(element.text or "" for element in atom.element.iter("{*}t")) if is_field else ""
+                shown = text if atom.kind == EMPTY else "\n"
+                block.append(Inline(Kept([atom]), [shown] if shown else [], keep=shown != ""))
             position = 1 + (position if end is None else end)
         return block
 
@@ -224,7 +257,9 @@ class Paragraph:
             if isinstance(content, Format):
                 self._write(piece.pieces, parent, content.properties)
             elif isinstance(content, Wrapper):
-                inside = etree.SubElement(parent, content.element.tag, content.element.attrib)
+                content.start.append_to(parent)
+                inside = _inside(content.start.element)
+                del inside[:]
                 self._write(piece.pieces, inside, properties)
             else:
                 for atom in content.before:
@@ -242,6 +277,16 @@ class Paragraph:
         if "wordprocessingml" in namespace:
             run[-1].set(XML_SPACE, "preserve")
         return run
+
+
+def _inside(wrapper: Any) -> Any:
+    """The element with the runs of a wrapper."""
+    found = wrapper.find(f"{{*}}{CONTENTS.get(local_name(wrapper))}")
+    return wrapper if found is None else found
+
+
+def _code(field: Any) -> str:
+    return next((value.strip() for key, value in field.attrib.items() if key.endswith("instr")), "")
 
 
 def _partners(atoms: Sequence[Atom]) -> dict[int, int]:

@@ -8,7 +8,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 
 from residual_hf.base.errors import InputError
@@ -22,7 +21,12 @@ SPEAKER = re.compile(r"\s*(<[^>]*>)*\s*[-–—♪]")
 VOICE = re.compile(r"\s*<v[ .]", re.IGNORECASE)
 WORD = re.compile(f"(?:{TAG.pattern}|[^ ])+")
 TIME = re.compile(r"\s*[\d:.,]+\s*-->\s*\d")
-NO_CUES = re.compile(r"\ufeff?(WEBVTT.*)?\s*")
+WITHOUT_CUE = re.compile(r"\ufeff?WEBVTT\b|NOTE\b|STYLE\b|REGION\b|\Z")
+"""How a block of WebVTT begins that has no times."""
+BLANK_LINES = re.compile(r"\n[ \t\r]*\n\s*")
+BREAK = re.compile(r"(?<!\b[A-Za-z]:)\\[Nn]")
+"""Of a line, in SubStation Alpha; not in the path of a file."""
+OPEN_RUBY = re.compile(r"(<rt\b[^<>]*>[^<>]*)(?=</ruby>)", re.IGNORECASE)
 
 
 class TextFile(Document):
@@ -50,14 +54,17 @@ class Subtitles(Document):
         self._end = "\r\n" if "\r\n" in text else "\n"
         self._parts: list[str | int] = []  # lines as they are, and the numbers of lines of texts
         self.blocks: list[Block] = []
-        for part in _cues(lines_of(text)):
+        for part in _texts_of_cues(lines_of(text), is_html):
             if isinstance(part, str):
                 self._parts.append(part)
             else:
+                joined = OPEN_RUBY.sub(r"\1</rt>", "\n".join(part))
+                joined = joined if is_html else BREAK.sub("\n", joined.replace("\\h", "\xa0"))
+                part = [line.strip() for line in joined.split("\n")]
                 several = len(part) > 1 and any((*map(SPEAKER.match, part), *map(VOICE.match, part[1:])))
                 self._parts.append(0 if several else len(part))
                 self.blocks.append(read_marks(marked(("\n" if several else " ").join(part), decode)))
-        if "-->" not in text and not NO_CUES.fullmatch(text):
+        if "-->" not in text and not all(map(WITHOUT_CUE.match, BLANK_LINES.split(text.strip()))):
             raise InputError(f"{path}: no line has the times of a subtitle, such as 00:01:02,500 --> 00:01:04,000")
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
@@ -73,18 +80,22 @@ class Subtitles(Document):
         write_lines(path, written)
 
 
-def _cues(lines: Sequence[str]) -> Iterator[str | list[str]]:
-    """Lines that stay as they are, and the lines of each text, which follow a line with its times."""
+def _texts_of_cues(lines: Sequence[str], is_vtt: bool) -> Iterator[str | list[str]]:
+    """Lines that stay as they are, and the lines of each text, which follow a line with its times.
+
+    In SubRip, text behind a blank line is of the same cue.
+    """
     text: list[str] | None = None
-    for line, following in zip_longest(lines, lines[1:], fillvalue=""):
+    for previous, line, following in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
         is_time = TIME.match(line) is not None
-        is_number = line.strip().isdecimal() and TIME.match(following) is not None  # of a cue without a line before it
-        if text is not None and line.strip() and not (is_time or is_number):
+        is_name = (line.strip().isdecimal() or not previous.strip()) and TIME.match(following) is not None  # of a cue
+        if text is not None and line.strip() and not (is_time or is_name):
             text.append(line.strip())
             continue
         if text:
             yield text
-        text = [] if is_time or "-->" in line else None
+        is_open = is_time or "-->" in line or (text is not None and not is_name and not is_vtt)
+        text = [] if is_open else None
         yield line
     if text:
         yield text

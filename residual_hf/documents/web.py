@@ -28,6 +28,10 @@ CONSTRUCT = re.compile(r"<(?:!--.*?--|[A-Za-z/](?:[^>\"']|\"[^\"]*\"|'[^']*')*|[
 RAW = re.compile("<(script|style)", re.IGNORECASE)
 RAW_END = re.compile("</(script|style)", re.IGNORECASE)
 """Of elements whose content has no tags."""
+WITHOUT_REFERENCES = re.compile(
+    r"(<(?:script|style)\b.*?(?:</(?:script|style)|\Z)|<!--.*?(?:-->|\Z))", re.DOTALL | re.I
+)
+"""What has no character references."""
 MOST_UNFINISHED = 100
 HTML_MARK = 4
 """Marks of XML (`MOST_MARKS`) whose time and memory a tag of HTML takes."""
@@ -46,11 +50,16 @@ LABELS = Dialect(())
 class HTMLFile(Document):
     def __init__(self, path: Path):
         super().__init__(path)
-        self._html, self._encoding = read_page(read_bytes(path), str(path))
+        is_xml = path.suffix.lower() == ".xhtml"
+        self._html, self._encoding = read_page(read_bytes(path), str(path), is_xml=is_xml)
         self.blocks = self._html.blocks
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
-        path.write_bytes(self._html.render(blocks, self.language).encode(self._encoding, "xmlcharrefreplace"))
+        text = self._html.render(blocks, self.language)
+        parts = [text] if self._encoding else WITHOUT_REFERENCES.split(text)
+        encodings = (self._encoding or "ascii", "utf-8")
+        written = [part.encode(encodings[number % 2], "xmlcharrefreplace") for number, part in enumerate(parts)]
+        path.write_bytes(b"".join(written))
 
 
 class EPUB(Document):
@@ -62,7 +71,7 @@ class EPUB(Document):
         self._contents: dict[str, tuple[Any, list[Any]]] = {}
         self.blocks: list[Block] = []
         with open_archive(path) as archive:
-            names = archive.namelist()
+            names = [name for name in archive.namelist() if not name.startswith("__MACOSX/")]  # of no document
             pages = {name for name in names if name.lower().endswith((".xhtml", ".html", ".htm"))}
             for name in names:
                 if name.lower().endswith((".ncx", ".opf")):
@@ -70,7 +79,7 @@ class EPUB(Document):
                     self._contents[name] = tree, list(tree.iter("{*}text"))
                     pages |= set(listed_pages(tree, name))
             for name in filter(pages.__contains__, names):
-                self._pages[name] = read_page(read_part(archive, name, mark=HTML_MARK), f"{path}: {name}")
+                self._pages[name] = read_page(read_part(archive, name, mark=HTML_MARK), f"{path}: {name}", is_xml=True)
         if not self._pages:
             raise InputError(f"{path}: no pages found, must be an .epub e-book")
         for page, _ in self._pages.values():
@@ -118,10 +127,13 @@ def check_ends(text: str, where: str) -> None:
             position = len(text) if end is None else end.start()
 
 
-def read_page(content: bytes, where: str) -> tuple[HTMLText, str]:
-    """The text of a page in UTF-8 or the encoding that it names, and its encoding."""
+def read_page(content: bytes, where: str, *, is_xml: bool) -> tuple[HTMLText, str]:
+    """The text of a page in UTF-8 or the encoding that it names, and its encoding.
+
+    The encoding is empty for UTF-8 that HTML does not name: browsers read it as windows-1252.
+    """
     named = CHARSET.search(content[:2000])
-    label = (named[1] or named[2]).decode().lower() if named else "utf-8"
+    label = (named[1] or named[2]).decode().lower() if named else "utf-8" if is_xml else "cp1252"
     label = AS_BROWSERS_READ.get(label, label)
     text, encoding = decoded(content, where, label)
     if text.isascii():  # also what is written is in the encoding that it names
@@ -131,4 +143,5 @@ def read_page(content: bytes, where: str) -> tuple[HTMLText, str]:
         most = archives.MOST_MARKS // HTML_MARK
         raise InputError(f"{where}: has more than {most:,} tags and attributes; divide it into several documents")
     check_ends(text, where)
-    return HTMLText(text), encoding
+    is_plain = content.isascii() or (encoding == "utf-8" and text[:1] != "\ufeff")
+    return HTMLText(text), encoding if is_xml or named or not is_plain else ""

@@ -138,7 +138,7 @@ class _Projection:
         return score, (first, last)
 
     def _is_word(self, unit: int) -> bool:
-        return self.target[self.starts[unit]].isalnum()
+        return any(map(str.isalnum, self.target[self.starts[unit] : self.ends[unit]]))
 
     def _values(self, child: Node) -> tuple[int, Array]:
         """The first unit of the sentences with the element, and the values of their units."""

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 
 import pytest
 
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 
-from support.documents import upper_cased
+from support.documents import rewritten, upper_cased
 
 from residual_hf.base import archives
 from residual_hf.base.errors import InputError
 from residual_hf.documents.formats import read_document
+from residual_hf.documents.translation import NumberedDocument
 
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 A = "http://schemas.openxmlformats.org/drawingml/2006/main"
@@ -139,8 +141,11 @@ PARAGRAPHS = {
 
 @pytest.mark.parametrize(("before", "after"), PARAGRAPHS.values(), ids=PARAGRAPHS)
 def test_paragraphs_of_word(tmp_path, monkeypatch, before, after):
-    written = content(upper_cased(monkeypatch, word(tmp_path / "a.docx", before)), "word/document.xml")
+    source = word(tmp_path / "a.docx", before)
+    written = content(upper_cased(monkeypatch, source), "word/document.xml")
     assert written.partition("<w:p>")[2].rpartition("</w:p>")[0] == after
+    same = content(rewritten(monkeypatch, source), "word/document.xml")
+    assert same.casefold() == written.casefold()
 
 
 def test_other_parts_of_an_archive_stay(tmp_path, monkeypatch):
@@ -177,13 +182,133 @@ def test_slides(tmp_path, monkeypatch):
         '<a:rPr lang="en-US"/><a:t>small </a:t></a:r><a:r><a:rPr lang="de" dirty="0"/><a:t>words</a:t></a:r><a:br/>'
         '<a:fld type="slidenum"><a:t>1</a:t></a:fld><a:endParaRPr/></a:p></p:sld>'
     )
-    files = {"[Content_Types].xml": "", "ppt/slides/slide1.xml": slide, "ppt/slideMasters/slideMaster1.xml": slide}
+    files = {"[Content_Types].xml": "", "ppt/slides/slide1.xml": slide}
     written = upper_cased(monkeypatch, archive(tmp_path / "a.pptx", **files))
-    assert content(written, "ppt/slideMasters/slideMaster1.xml") == slide
     assert content(written, "ppt/slides/slide1.xml").partition("<a:pPr/>")[2] == (
         '<a:r><a:rPr lang="en" b="1"/><a:t>BIG</a:t></a:r><a:r><a:rPr lang="en-US"/><a:t> SMALL WORDS</a:t></a:r>'
         '<a:br/><a:fld type="slidenum"><a:t>1</a:t></a:fld><a:endParaRPr/></a:p></p:sld>'
     )
+
+
+def test_masters_have_text_of_their_own_and_placeholders(tmp_path, monkeypatch):
+    shape = (
+        "<p:sp><p:nvSpPr><p:nvPr>{}</p:nvPr></p:nvSpPr><p:txBody><a:p><a:r><a:t>{}</a:t></a:r></a:p></p:txBody></p:sp>"
+    )
+    master = f'<p:sldMaster xmlns:p="urn:p" xmlns:a="{A}">{{}}</p:sldMaster>'
+    texts = shape.format('<p:ph type="title"/>', "click to edit"), shape.format("<p:x/>", "our motto")
+    names = [f"ppt/{kind}s/{kind}1.xml" for kind in ("slideMaster", "slideLayout", "notesMaster", "handoutMaster")]
+    files = {name: master.format("".join(texts)) for name in names}
+    written = upper_cased(monkeypatch, archive(tmp_path / "a.pptx", **files))
+    for name in names:
+        assert content(written, name).endswith(master.format(texts[0] + texts[1].replace("our motto", "OUR MOTTO")))
+
+
+CHART = "http://schemas.openxmlformats.org/drawingml/2006/chart"
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.pptx"])
+def test_categories_and_series_of_charts(tmp_path, monkeypatch, name):
+    label = '<c:{0}Cache><c:pt idx="0"><c:v>{1}</c:v></c:pt></c:{0}Cache>'
+    chart = f'<c:chartSpace xmlns:c="{CHART}"><c:tx>{{}}</c:tx><c:cat>{{}}</c:cat><c:val>{{}}</c:val></c:chartSpace>'
+    series, values = label.format("str", "{}"), label.format("num", "4.5")
+    levels = "<c:multiLvlStrCache><c:lvl><c:pt><c:v>{}</c:v></c:pt></c:lvl></c:multiLvlStrCache>"
+    before, after = (
+        chart.format(series.format(a), levels.format(b), values) for a, b in (("owls", "in may"), ("OWLS", "IN MAY"))
+    )
+    part = f"{'word' if name == 'a.docx' else 'ppt'}/charts/chart1.xml"
+    written = content(upper_cased(monkeypatch, archive(tmp_path / name, **{part: before})), part)
+    assert written.endswith(after)
+
+
+def test_parts_without_text_are_copied(tmp_path, monkeypatch):
+    files = {"word/footer1.xml": f"<w:ftr   xmlns:w='{W}'><w:p>{run('12')}</w:p></w:ftr>"}
+    written = upper_cased(monkeypatch, word(tmp_path / "a.docx", run("x y"), **files))
+    assert content(written, "word/footer1.xml") == files["word/footer1.xml"]
+
+
+SIMPLE = f'<w:fldSimple w:instr=" PAGE ">{run("7", BOLD)}</w:fldSimple>'
+CONTROL = "<w:sdt><w:sdtPr><w:tag/></w:sdtPr><w:sdtContent>{}</w:sdtContent></w:sdt>"
+RUBY = "<w:r><w:ruby><w:rubyPr/><w:rt><w:r><w:t>aul</w:t></w:r></w:rt><w:rubyBase>{}</w:rubyBase></w:ruby></w:r>"
+TAB, PICTURE = "<w:r><w:tab/></w:r>", "<w:r><w:drawing/></w:r>"
+LINE = "<w:r><w:br/></w:r>"
+UNDERLINED = '<w:rPr><w:u w:val="single"/></w:rPr>'
+READ = {
+    "a simple field": (run("see page ") + SIMPLE + run(" of it"), "see page 7 of it"),
+    "the simple field of a link": (
+        run("see ") + f'<w:fldSimple w:instr=" HYPERLINK x ">{run("our page")}</w:fldSimple>' + run(" now"),
+        "see our page now",
+    ),
+    "a content control": (run("dear ") + CONTROL.format(run("reader")) + run(", hello"), "dear reader, hello"),
+    "controls within a control": (
+        run("a ") + CONTROL.format(run("red ") + CONTROL.format(run("fox", BOLD))) + run(" runs"),
+        "a red fox runs",
+    ),
+    "a field in a control": (run("on page ") + CONTROL.format(SIMPLE) + run(" of it"), "on page 7 of it"),
+    "ruby": (run("the ") + RUBY.format(run("old owl")) + run(" calls"), "the old owl calls"),
+    "a formula": (
+        run("so ") + '<m:oMath xmlns:m="urn:m"><m:r><m:t>x=1</m:t></m:r></m:oMath>' + run(" holds"),
+        "so x=1 holds",
+    ),
+    "an indented line": (run("a line") + LINE + run("    second line"), "a line\nsecond line"),
+    "an indented line in bold": (run("one") + LINE + run("   ") + run("two", BOLD) + run(" three"), "one\ntwo three"),
+    "spaces before a break": (run("one   ") + LINE + LINE + run("two"), "one\ntwo"),
+    "spaces and a picture at the start": (run("  ") + PICTURE + run("   one two"), "one two"),
+    "spaces behind a tab": (TAB + run("  one") + TAB + TAB + run(" two"), "one\ntwo"),
+    "a picture between spaces": (run("one  ") + PICTURE + run("   two"), "one two"),
+    "blanks of a form": (run("name:") + run("        ", UNDERLINED) + run("date:"), "name: date:"),
+    "blanks behind a tab": (run("name:") + TAB + run("    ", UNDERLINED), "name:"),
+    "blanks within text": (run("name:          date:    "), "name: date:"),
+    "notes side by side": (
+        run("one")
+        + '<w:r><w:footnoteReference w:id="2"/></w:r><w:r><w:footnoteReference w:id="3"/></w:r>'
+        + run(" two"),
+        "one two",
+    ),
+}
+
+
+@pytest.mark.parametrize(("paragraph", "read"), READ.values(), ids=READ)
+def test_the_model_reads_sentences_and_layout_stays(tmp_path, monkeypatch, paragraph, read):
+    source = word(tmp_path / "a.docx", paragraph)
+    lines = NumberedDocument(source).text.split("\n")
+    assert [" ".join(line.split()) for line in lines if line.strip()] == read.split("\n")
+    written, joined = (
+        content(rewritten(monkeypatch, source), "word/document.xml"),
+        '</w:t></w:r><w:r><w:t xml:space="preserve">',
+    )
+    assert written.partition("<w:p>")[2].rpartition("</w:p>")[0].replace(joined, "") == paragraph.replace(joined, "")
+    shown = content(upper_cased(monkeypatch, source, overwrite=True), "word/document.xml")
+    kept = ("7", "aul", "x=1")
+    assert not [text for text in re.findall(r"<\w:t[^>]*>([^<]+)", shown) if text != text.upper() and text not in kept]
+
+
+OPEN_READ = {
+    "a page number": ("see page <text:page-number>4</text:page-number> of it", "see page 4 of it"),
+    "a reference": ("as <text:bookmark-ref>two</text:bookmark-ref> says", "as two says"),
+    "an input field": ("dear <text:text-input>reader</text:text-input>, hello", "dear reader, hello"),
+    "a date and a variable": (
+        "on <text:date>May 1</text:date> at <text:variable-get>9 h</text:variable-get> sharp",
+        "on May 1 at 9 h sharp",
+    ),
+    "ruby": (
+        "the <text:ruby><text:ruby-base>owl</text:ruby-base><text:ruby-text>aul</text:ruby-text></text:ruby> calls",
+        "the owl calls",
+    ),
+    "an indented line": ("one<text:line-break/><text:s text:c='4'/>two", "one\ntwo"),
+    "spaces in a line": ("name:<text:s text:c='9'/>date:", "name: date:"),
+    "spaces in a span": ("name:<text:span><text:s text:c='9'/></text:span>date:", "name: date:"),
+    "spaces at the start": ("<text:s text:c='3'/><text:tab/> one", "one"),
+}
+
+
+@pytest.mark.parametrize(("paragraph", "read"), OPEN_READ.values(), ids=OPEN_READ)
+def test_the_model_reads_sentences_of_open_document(tmp_path, monkeypatch, paragraph, read):
+    paragraph = f"<text:p>{paragraph}</text:p>".replace("'", '"')
+    file = f'<o:doc xmlns:o="urn:o" xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0">{paragraph}</o:doc>'
+    source = archive(tmp_path / "a.odt", mimetype="x", **{"content.xml": file})
+    lines = NumberedDocument(source).text.split("\n")
+    assert [" ".join(line.split()) for line in lines if line.strip()] == read.split("\n")
+    assert content(rewritten(monkeypatch, source), "content.xml").endswith(file)
 
 
 def test_open_document(tmp_path, monkeypatch):
@@ -196,7 +321,8 @@ def test_open_document(tmp_path, monkeypatch):
     file = f'<o:doc xmlns:o="urn:o" xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0">{text}</o:doc>'
     written = upper_cased(monkeypatch, archive(tmp_path / "a.odt", mimetype="x", **{"content.xml": file}))
     assert content(written, "content.xml").partition("text:1.0")[2] == (
-        '"><text:h>A <text:span text:style-name="T1">BOLD</text:span> TITLE NOW <text:s/>X</text:h><text:p>SEE '
+        '"><text:h>A <text:span text:style-name="T1">BOLD</text:span> TITLE<text:s text:c="2"/>NOW <text:s/>X</text:h>'
+        "<text:p>SEE "
         '<text:a href="x">OUR PAGE</text:a><text:note><text:note-body><text:p>A NOTE</text:p></text:note-body>'
         "</text:note> NOW<text:line-break/>NEXT<text:tab/>COLUMN</text:p><text:p>12</text:p></o:doc>"
     )
@@ -233,6 +359,7 @@ def test_an_e_book(tmp_path, monkeypatch):
     files = {"mimetype": "application/epub+zip", "o/a.xhtml": page, "o/toc.ncx": contents, "o/a.css": "p {}"}
     files["o/a.opf"] = metadata.format("en-US")
     files["o/t/b c.xml"] = page
+    files["__MACOSX/o/._toc.ncx"] = files["__MACOSX/o/._a.xhtml"] = "\0\5\x16\7"
     written = upper_cased(monkeypatch, archive(tmp_path / "a.epub", **files))
     expected = page.replace("two", "TWO").replace("cats", "CATS").replace("sleep", "SLEEP")
     assert content(written, "o/a.xhtml") == content(written, "o/t/b c.xml") == expected

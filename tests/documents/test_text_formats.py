@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("markdown_it", reason="the extra [documents] is not installed")
 
-from support.documents import UpperCase, upper_cased
+from support.documents import UpperCase, rewritten, upper_cased
 
 from residual_hf.base.errors import InputError
 from residual_hf.documents import document, translation
@@ -46,7 +46,7 @@ title: front matter
 ---
 # A TITLE #
 
-> TWO **BOLD WORDS** AND [A LINK](<http://x.de/a_(b)> "its title") OR <http://y.z> \\*SO\\* & ~~OLD~~{two}
+> TWO **BOLD WORDS** AND [A LINK](http://x.de/a_(b) "its title") OR <http://y.z> \\*SO\\* &amp; ~~OLD~~{two}
 > HARD `code` END[^1]
 
 - [ ] ONE ITEM
@@ -116,9 +116,9 @@ first
         (
             "f.md",
             "+++\ntitle = 'x'\n+++\n> [!NOTE]\n> so\n\n:::tip Title\nin\n:::\n\n!!! note \"y\"\n    text\n\n"
-            "term\n:  what\n\n*[AB]: short\n[[_TOC_]]\n",
+            'term\n:  what\n\n*[AB]: short\n[[_TOC_]]\n--8<-- "a.md"\n',
             "+++\ntitle = 'x'\n+++\n> [!NOTE]\n> SO\n\n:::tip Title\nIN\n:::\n\n!!! note \"y\"\n    TEXT\n\n"
-            "TERM\n:  WHAT\n\n*[AB]: short\n[[_TOC_]]\n",
+            'TERM\n:  WHAT\n\n*[AB]: short\n[[_TOC_]]\n--8<-- "a.md"\n',
         ),
         (
             "g.md",
@@ -154,11 +154,43 @@ first
         ),
         ("d.srt", "1\r1 --> 2\rone\rtwo\r\r", "1\n1 --> 2\nONE\nTWO\n\n"),
         ("a.txt", "one\rtwo\r", "ONE\nTWO\n"),
+        ("c.txt", "one      two\n   three  four\n", "ONE      TWO\n   THREE  FOUR\n"),
         ("c.vtt", "WEBVTT - title\n\n", "WEBVTT - title\n\n"),
+        (
+            "d.vtt",
+            "WEBVTT\nX: y\n\nSTYLE\n::cue {color: red}\n\nNOTE a\nb\n",
+            "WEBVTT\nX: y\n\nSTYLE\n::cue {color: red}\n\nNOTE a\nb\n",
+        ),
+        (
+            "e.vtt",  # a blank line ends a cue
+            "WEBVTT\n\n1:00 --> 2:00\none\n\nNOTE two\n\nid\n2:00 --> 3:00\nthree\n",
+            "WEBVTT\n\n1:00 --> 2:00\nONE\n\nNOTE two\n\nid\n2:00 --> 3:00\nTHREE\n",
+        ),
+        (
+            "f.vtt",
+            "1:00 --> 2:00\nthe <ruby>owl<rt>aul</rt></ruby> and <ruby>fox<rt>x</ruby> call\n",
+            "1:00 --> 2:00\nTHE <ruby>OWL<rt>aul</rt></ruby> AND <ruby>FOX<rt>x</rt></ruby> CALL\n",
+        ),
+        (
+            "e.srt",
+            "1\n1 --> 2\none\n\ntwo\n \n3 of them\n\n2\n2 --> 3\n\nfour\n\n3 --> 4\nfive\n",
+            "1\n1 --> 2\nONE\n\nTWO\n \n3 OF THEM\n\n2\n2 --> 3\n\nFOUR\n\n3 --> 4\nFIVE\n",
+        ),
+        (
+            "f.srt",
+            "1\n1 --> 2\nthe owl\\Ncalls\n3 --> 4\n- a \\N- b\n5 --> 6\nopen C:\\new\\hno\n",
+            "1\n1 --> 2\nTHE OWL\nCALLS\n3 --> 4\n- A\n- B\n5 --> 6\nOPEN C:\\NEW\xa0NO\n",
+        ),
+        (
+            "g.srt",
+            "1 --> 2\n<ruby>owl<rp>(</rp><rt>aul</rt></ruby> s\n",
+            "1 --> 2\n<ruby>OWL<rp>(</rp><rt>aul</rt></ruby> S\n",
+        ),
+        ("p.md", "the <ruby>owl<rt>aul</rt></ruby> calls\n", "THE <ruby>OWL<rt>aul</rt></ruby> CALLS\n"),
         (
             "j.md",
             "see [[Page one]], [[Page one#b|the page]] and ![[a.png|300]] or \\[[x]\n",
-            "SEE [[Page one]], [[Page one#b|THE PAGE]] AND ![[a.png|300]] OR [[X]\n",
+            "SEE [[Page one]], [[Page one#b|THE PAGE]] AND ![[a.png|300]] OR \\[[X]\n",
         ),
         ("k.md", "a\r\n\r\n$$\r\na\r\n- b\r\n$$\r\n", "A\r\n\r\n$$\r\na\r\n- b\r\n$$\r\n"),
         ("n.md", "- a\n\tb <https://x.de/a%20b>\n", "- A B <https://x.de/a%20b>\n"),
@@ -177,6 +209,7 @@ first
 def test_only_text_changes(tmp_path, monkeypatch, name, content, expected):
     (tmp_path / name).write_bytes(content.encode())
     assert upper_cased(monkeypatch, tmp_path / name).read_bytes().decode() == expected
+    assert rewritten(monkeypatch, tmp_path / name).read_bytes().decode().upper() == expected.upper()
 
 
 def test_emphasis_without_words_leaves_no_marks(tmp_path):
@@ -219,6 +252,31 @@ def test_pages_of_ascii_are_written_in_the_encoding_that_they_name(tmp_path, mon
     (tmp_path / "a.html").write_text(page)
     written = upper_cased(monkeypatch, tmp_path / "a.html").read_bytes()
     assert written == '<meta charset="iso-8859-1"><p>A \u00dc &#8656;</p>'.encode("cp1252")
+
+
+@pytest.mark.parametrize(
+    ("page", "written"),
+    [
+        ("<p>gr&ouml;&szlig;er</p>", "<p>GR&#214;SSER</p>"),
+        ("<p>größer</p><!--ö--><script>'ö'</script>", "<p>GR&#214;SSER</p><!--ö--><script>'ö'</script>"),
+        ("\ufeff<p>größer</p>", "\ufeff<p>GRÖSSER</p>"),
+        ("<meta charset=utf-8><p>gr&ouml;&szlig;er</p>", "<meta charset=utf-8><p>GRÖSSER</p>"),
+        ("<p>größer &lArr;</p>".encode("cp1252"), "<p>GRÖSSER &#8656;</p>".encode("cp1252")),
+    ],
+)
+def test_pages_that_name_no_encoding_have_character_references(tmp_path, monkeypatch, page, written):
+    page, written = (text.encode() if isinstance(text, str) else text for text in (page, written))
+    (tmp_path / "a.html").write_bytes(page)
+    assert upper_cased(monkeypatch, tmp_path / "a.html").read_bytes() == written
+    (tmp_path / "a.xhtml").write_text("<p>größer</p>", encoding="utf-8")  # UTF-8 by definition
+    assert upper_cased(monkeypatch, tmp_path / "a.xhtml").read_text("utf-8") == "<p>GRÖSSER</p>"
+
+
+def test_what_the_model_reads_of_subtitles(tmp_path):
+    (tmp_path / "a.vtt").write_text("WEBVTT\n\n1:00 --> 2:00\nThe <ruby>owl<rt>aul</rt></ruby> calls.\n")
+    (tmp_path / "a.srt").write_text("1 --> 2\nThe owl\\Ncalls.\n")
+    for name in ("a.vtt", "a.srt"):
+        assert translation.NumberedDocument(tmp_path / name).text == "The owl calls."
 
 
 def test_the_language_of_a_page_is_that_of_its_translation(tmp_path, monkeypatch):

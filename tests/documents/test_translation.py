@@ -18,7 +18,8 @@ from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.documents import DOCUMENTS, translation
 from residual_hf.documents.formats import READERS
-from residual_hf.documents.translation import Content, numbered, restored, translate_document
+from residual_hf.documents.layout import Content, numbered, restored
+from residual_hf.documents.translation import translate_document
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.generation.markup import Inline
 from residual_hf.generation.translator import Translator
@@ -90,8 +91,8 @@ NOTE = Inline("sup", ["1"])
 @pytest.mark.parametrize(
     ("source", "read", "written", "restored_as"),
     [
-        (["see ", Inline("i"), " now"], ["see ", Inline(0), "now"], [Inline(0), "NOW SEE"], [Inline("i"), " NOW SEE"]),
-        (["see ", Inline("i"), " now"], ["see ", Inline(0), "now"], ["NOW", Inline(0)], ["NOW", " ", Inline("i")]),
+        (["see ", Inline("i"), " now"], ["see", Inline(0), " now"], [Inline(0), "NOW SEE"], [Inline("i"), " NOW SEE"]),
+        (["see ", Inline("i"), " now"], ["see", Inline(0), " now"], ["NOW", Inline(0)], ["NOW ", Inline("i")]),
         (["a", Inline("note"), " b"], ["a", Inline(0), " b"], ["A ", Inline(0), "B"], ["A", Inline("note"), " B"]),
         ([Inline("ref"), " a"], [Inline(0), "a"], [Inline(0), "A"], [Inline("ref"), " A"]),
         (["a", NOTE, " b"], ["a", Inline(0), " b"], ["A ", Inline(0), "B"], ["A", NOTE, " B"]),

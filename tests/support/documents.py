@@ -27,9 +27,20 @@ def in_upper_case(translator: Any, blocks: Any, **languages: Any) -> list:
     return document.join([sentence.upper() for sentence in document.sentences])
 
 
-def upper_cased(monkeypatch: Any, source: Path, **options: Any) -> Path:
+def unchanged(translator: Any, blocks: Any, **languages: Any) -> list:
+    """`translate_blocks` of a model that writes what it reads."""
+    document = Document(blocks, "en", lambda sentence: True)
+    return document.join(document.sentences)
+
+
+def rewritten(monkeypatch: Any, source: Path) -> Path:
+    """The path of a document whose sentences are written as they are."""
+    return upper_cased(monkeypatch, source, translate=unchanged, overwrite=True)
+
+
+def upper_cased(monkeypatch: Any, source: Path, translate: Any = in_upper_case, **options: Any) -> Path:
     """The path of a document that is translated into upper case."""
-    monkeypatch.setattr(translation, "translate_blocks", in_upper_case)
+    monkeypatch.setattr(translation, "translate_blocks", translate)
     target = source.with_name(f"upper-{source.name}")
     settings = translation.StreamSettings()
     translation.translate_document(UpperCase, settings, source, target, **options)

@@ -1,0 +1,175 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Markdown (CommonMark with tables). Only the text of paragraphs, headings, lists and tables is replaced."""
+
+from __future__ import annotations
+
+import re
+from collections import ChainMap, Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from residual_hf.generation.markup import Block, plain_text
+
+from .document import Document, has_text, read_text
+from .literal_text import LINE, read_marks, write_marks
+from .markdown_parts import SHORT_LINK, markdown_parser, parsed, parts_of
+from .plain import write_lines
+
+WITH_END = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
+ANY_END = re.compile(r"\r\n?")
+"""Lines end as they do for CommonMark."""
+SPECIAL = re.compile(r"[\\`*_{}\[\]<>#!~$&^]|:(?=\S)|\A[-+=]|(?<=\d)[.)](?=\s|\Z)")
+"""Characters that may be marks."""
+ENTITIES = {"<": "&lt;", "&": "&amp;"}
+CONTEXTS = {"heading_open": "# ", "th_open": "|a|\n|-|\n|", "td_open": "|a|\n|-|\n|"}
+"""What is before a text that is no paragraph."""
+
+Place = tuple[int, int]
+"""Line and column."""
+
+
+class TextRange(NamedTuple):
+    """Where a block is in the file, what is before each further line of it, and how its characters are written."""
+
+    start: Place
+    end: Place
+    prefix: str
+    context: str
+    spelling: dict[str, list[str]]
+
+
+class MarkdownFile(Document):
+    def __init__(self, path: Path):
+        super().__init__(path)
+        text = read_text(path)
+        self._lines = WITH_END.findall(text)
+        self._parser = markdown_parser(is_mdx=path.suffix.lower() == ".mdx")
+        self._env: dict[str, Any] = {}
+        ends = [0] * len(self._lines)  # of what is found in each line
+        self._spans: list[TextRange] = []
+        self.blocks: list[Block] = []
+        previous = ""
+        text = ANY_END.sub("\n", text.removeprefix("\ufeff").replace(LINE, " "))
+        for token in parsed(self._parser, text, self._env):
+            opening, previous = previous, token.type if token.markup not in ("=", "-") else ""
+            if token.type != "inline" or not token.map:
+                continue
+            places = self._places(token.content.split("\n"), token.map[0], ends)
+            if places is None:
+                continue
+            spelled: list[str] = []
+            block = read_marks(parts_of(token.children or [], spelled))
+            if has_text(block):
+                row, start, _ = places[-1 if len(places) < 2 else 1]
+                prefix, end = self._lines[row][:start], (places[-1][0], places[-1][2])
+                spelling = _spelling(block, spelled)
+                self._spans.append(TextRange(places[0][:2], end, prefix, CONTEXTS.get(opening, ""), spelling))
+                self.blocks.append(block)
+
+    def _places(self, content: Sequence[str], first: int, ends: list[int]) -> list[tuple[int, int, int]] | None:
+        """Line, start and end of each line of a content; None if the file has it in another form."""
+        places = []
+        for row, part in enumerate(content, start=first):
+            line, end, part = self._lines[row], ends[row], part.lstrip()  # a tab before it may have become spaces
+            found = [(line.find(written, end), len(written)) for written in (part, part.replace("|", "\\|"))]
+            start, length = max(found)
+            if start < 0:
+                return None
+            ends[row] = start + length
+            places.append((row, start, ends[row]))
+        return places
+
+    def write(self, path: Path, blocks: Sequence[Block]) -> None:
+        written: list[str] = []
+        place = (0, 0)
+        for span, block in zip(self._spans, blocks, strict=True):
+            text = self._written(_without_empty(block), span)
+            text = text.replace("|", "\\|") if "|" in span.context else text
+            written += [*self._between(place, span.start), text.replace("\n", f"\n{span.prefix}")]
+            place = span.end
+        written += self._between(place, (len(self._lines), 0))
+        write_lines(path, written)
+
+    def _written(self, block: Block, span: TextRange) -> str:
+        """A block as it is read again: with the escapes of the source, or with all."""
+        text = _with_short_links(write_marks(block, _respelled(block, span.spelling)))
+        if self._reads(text, span.context) == _marks(block):
+            return text
+        return _with_short_links(write_marks(block, _escaped))
+
+    def _reads(self, text: str, context: str) -> str:
+        """The text and the marks of a text in its context; empty for more or less than one block."""
+        env = {"references": ChainMap({}, self._env.get("references", {}))}
+        tokens = parsed(self._parser, context + (text.replace("|", "\\|") if "|" in context else text), env)
+        opening = "table_open" if "|" in context else "heading_open" if context else "paragraph_open"
+        if not tokens or tokens[0].type != opening or [token.level for token in tokens].count(0) > 2:
+            return ""
+        last = [token for token in tokens if token.type == "inline"][-1]
+        return _marks(read_marks(parts_of(last.children or [], [])))
+
+    def _between(self, start: Place, end: Place) -> list[str]:
+        lines = self._lines[start[0] : end[0] + 1]
+        if end[0] < len(self._lines):
+            lines[-1] = lines[-1][: end[1]]
+        if lines:
+            lines[0] = lines[0][start[1] :]
+        return lines
+
+
+def _without_empty(block: Block) -> Block:
+    """A block without the emphasis of no words, whose marks would be text."""
+    inner = [
+        each if isinstance(each, str) or each.keep else each._replace(pieces=_without_empty(each.pieces))
+        for each in block
+    ]
+    return [each for each in inner if isinstance(each, str) or any(each.pieces) or each.content[0] != each.content[1]]
+
+
+def _marks(block: Block) -> str:
+    """The text and the marks of a block; NUL is around marks that text could be."""
+    parts = []
+    for piece in block:
+        if isinstance(piece, str):
+            parts.append(piece.replace("\n", "").replace(LINE, ""))
+        else:
+            written, text = piece.content[0], plain_text(piece.pieces)
+            is_text = piece.keep and written == text and text[0] != "$"
+            inside = "" if piece.keep and not piece.content[1] else _marks(piece.pieces)
+            parts.append(text if is_text else f"\0{written}\0{inside}\0{piece.content[1]}\0")
+    return " ".join("".join(parts).split())
+
+
+def _spelling(block: Block, spelled: Sequence[str]) -> dict[str, list[str]]:
+    """How each character is written, in order, of those that the text of a block has escaped."""
+    texts: list[str] = []
+    write_marks(block, lambda text: texts.append(text) or "")  # type: ignore[func-returns-value]
+    pairs = list(zip("".join(texts), spelled, strict=True))
+    found: dict[str, list[str]] = {character: [] for character, written in pairs if character != written}
+    for character, written in pairs:
+        if character in found:
+            found[character].append(written)
+    return found
+
+
+def _respelled(block: Block, spelling: Mapping[str, list[str]]) -> Callable[[str], str]:
+    """How text is written: characters that it has as often as the source are escaped where they are there."""
+    texts: list[str] = []
+    write_marks(block, lambda text: texts.append(text) or "")  # type: ignore[func-returns-value]
+    counts = Counter("".join(texts))
+    given = {character: iter(written) for character, written in spelling.items() if counts[character] == len(written)}
+    return lambda text: "".join(next(given[each]) if each in given else each for each in text.replace("\n", ""))
+
+
+def _with_short_links(text: str) -> str:
+    """Links whose label is their text, which get the label if the text is another one."""
+
+    def link(found: re.Match[str]) -> str:
+        text, label, end = found.groups()
+        return f"[{text}{end}" if text.casefold() == label.casefold() else f"[{text}][{label}]"
+
+    return SHORT_LINK.sub(link, text)
+
+
+def _escaped(text: str) -> str:
+    return SPECIAL.sub(lambda found: ENTITIES.get(found[0], f"\\{found[0]}"), text).replace("\n", "")

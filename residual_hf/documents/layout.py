@@ -1,0 +1,175 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Layout in blocks: spaces, line breaks, pictures and notes, which the model does not read, stay in their places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby, takewhile
+from typing import Any, NamedTuple
+
+from residual_hf.generation.markup import Block, Inline, plain_text
+
+from .literal_text import LINE
+
+SPACES = " \t\xa0\u2002\u2003\u2007\u2009\u202f\u3000"
+AFTER_WORD = re.compile(r"(?:[^\W\d_][^\w\s]*|\d)\Z")
+NOTE = re.compile(r"[\d*†‡§,–-]{1,5}")
+"""What an element has that the model does not read: a number directly after a word."""
+UNREAD = re.compile(r"<r[tp][\s>]", re.IGNORECASE)
+"""The start tag of the reading of ruby text."""
+WIDE = re.compile(r"\s\s|\A\s.*\s\Z", re.DOTALL)
+"""Layout between words of which the model reads one space. NUL stands for elements."""
+LEAST_GAP = 3
+"""Spaces between words that are layout."""
+
+
+class Layout(NamedTuple):
+    """Content of `Inline`: spaces, and elements without text."""
+
+    pieces: Block
+
+
+class Content(NamedTuple):
+    """The content of an element, and whether it is without text after a word, as notes are.
+
+    Of layout and of a note with text, `value` is the element of `_with_layout`.
+    """
+
+    value: Any
+    follows_word: bool = False
+
+
+def numbered(block: Block, contents: list[Content], edges: tuple[bool, bool] = (True, True)) -> Block:
+    """A block whose elements have numbers as content, which are the places of their contents in a list.
+
+    Layout is an element: tabs, line breaks and pictures with the spaces around them. The model reads a line feed for
+    one with a break, one space between words, and nothing at the `edges` of a paragraph: whether the block begins, and
+    ends, where the paragraph does. Of many spaces it reads one.
+    """
+    found: Block = []
+    block = _with_layout(block, edges)
+    for place, (previous, piece, following) in enumerate(zip(["", *block], block, [*block[1:], ""], strict=False)):
+        if isinstance(piece, str):
+            found.append(piece)
+            continue
+        number = len(contents)
+        before, after = plain_text([previous])[-1:], plain_text([following])[:1]
+        if NOTE.fullmatch(plain_text([piece])) and AFTER_WORD.search(plain_text([previous])) and not after.isalnum():
+            piece = _layout([piece])
+        is_layout = isinstance(piece.content, Layout)
+        follows_word = not piece.keep and plain_text([piece]) == "" and before.strip() != "" and not after.isalnum()
+        contents.append(Content(piece if is_layout else piece.content, follows_word))
+        if is_layout:
+            found += [Inline(number, ["\n"] if piece.keep else [], piece.keep), *piece.pieces]
+        else:
+            inner = edges[0] and place == 0, edges[1] and place == len(block) - 1
+            found.append(Inline(number, numbered(piece.pieces, contents, inner), piece.keep))
+    return _joined(found)
+
+
+def _with_layout(block: Block, edges: tuple[bool, bool]) -> Block:
+    """A block with layout as elements: `keep` if it has a break, with the text that is read between words."""
+    parts: list[str | Inline] = []
+    for piece in block:
+        if isinstance(piece, str):
+            start, end = len(piece) - len(piece.lstrip(SPACES)), len(piece.rstrip(SPACES))
+            parts += filter(None, (piece[:start], piece[start:end], piece[max(start, end) :]))
+        else:
+            is_unread = isinstance(piece.content, tuple) and UNREAD.match(str(piece.content[0])) is not None
+            parts.append(_layout([piece]) if is_unread else piece)
+    groups = [(key, list(group)) for key, group in groupby(parts, lambda piece: not plain_text([piece]).strip())]
+    found: Block = []
+    for number, (is_layout, pieces) in enumerate(groups):
+        after_line = bool(found) and plain_text(found[-1:]).endswith(LINE)
+        at_start, at_end = after_line or edges[0] and not number, edges[1] and number == len(groups) - 1
+        if is_layout and number and not at_start:
+            notes = [*takewhile(lambda piece: not plain_text([piece]), pieces)]
+            found += notes if len(notes) < 2 else [_layout(notes)]
+            del pieces[: len(notes)]
+        text = "".join(piece if isinstance(piece, str) else plain_text([piece]) or "\0" for piece in pieces)
+        has_break = "\n" in text
+        if not any(isinstance(piece, Inline) for piece in pieces):
+            is_gap = is_layout and len(text) >= LEAST_GAP and not (at_start or at_end)
+            found += [" ", _layout([text[1:]])] if is_gap else pieces
+            continue
+        if not is_layout or not (has_break or at_start or at_end or WIDE.search(text)):
+            found += pieces
+            continue
+        if (has_break or at_start) and number + 1 < len(groups):
+            following = groups[number + 1][1]
+            spaces, following[0] = _without_indent(following[0])
+            pieces += filter(None, [spaces])
+        found.append(_layout(pieces, [] if has_break or at_start or at_end else [" "], has_break=has_break))
+    return _joined(found)
+
+
+def _layout(pieces: Block, read: Sequence[str] = (), *, has_break: bool = False) -> Inline:
+    found: Block = []
+    for piece in pieces:
+        found += piece.content.pieces if isinstance(piece, Inline) and isinstance(piece.content, Layout) else [piece]
+    return Inline(Layout(found), [*read], has_break)
+
+
+def _joined(block: Block) -> Block:
+    """A block with texts side by side as one."""
+    found: Block = []
+    for is_text, group in groupby(block, lambda piece: isinstance(piece, str)):
+        pieces = list(group)
+        found += ["".join(map(str, pieces))] if is_text else pieces
+    return found
+
+
+def _without_indent(piece: str | Inline) -> tuple[str, str | Inline]:
+    """The spaces at the start of a piece, and the rest of it."""
+    if isinstance(piece, str):
+        rest = piece.lstrip(SPACES)
+        return piece[: len(piece) - len(rest)], rest
+    if piece.keep or not piece.pieces:
+        return "", piece
+    spaces, first = _without_indent(piece.pieces[0])
+    return spaces, piece._replace(pieces=[first, *piece.pieces[1:]])
+
+
+def restored(block: list[Any], contents: list[Content]) -> Block:
+    """A block with the contents of its elements, after `numbered` and JSON, which makes lists of them."""
+    found: Block = []
+    space = ""
+    pending = list(block)
+    for place, piece in enumerate(pending):
+        if isinstance(piece, str):
+            found.append(space + piece)
+            space = ""
+            continue
+        if space:
+            found.append(space)
+            space = ""
+        number, pieces, keep = piece
+        content, last = contents[number], found[-1] if found else ""
+        following = pending[place + 1] if place + 1 < len(pending) else None
+        value = content.value
+        is_layout = isinstance(value, Inline) and isinstance(value.content, Layout)
+        if is_layout and value.pieces:  # in the place of a space
+            if isinstance(last, str) and last.endswith(" "):
+                found[-1] = last[:-1]
+            elif isinstance(following, str):
+                pending[place + 1] = following = following.removeprefix(" ")
+        elif isinstance(last, str) and last[-1:] in (" ", "\n") and content.follows_word:
+            space = last[-1] if following is not None or last[-1] == "\n" else ""
+            found[-1] = last[:-1]
+        if is_layout:
+            found += _trimmed(value, is_first=not any(found), following=following)
+        else:
+            found.append(Inline(value, restored(pieces, contents), keep))
+    return _joined([*found, space] if space == "\n" else found)
+
+
+def _trimmed(layout: Inline, *, is_first: bool, following: Any) -> Block:
+    """The pieces of layout, which was between words, without the spaces that are not."""
+    pieces = list(layout.content.pieces)
+    if layout.pieces and is_first and isinstance(pieces[0], str):
+        del pieces[0]
+    at_end = following is None or isinstance(following, str) and not following[:1].isalnum() and following[:1] != " "
+    if layout.pieces and at_end and pieces and isinstance(pieces[-1], str):
+        del pieces[-1]
+    return pieces

@@ -1,0 +1,178 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Markdown: what is text stays text, and what is a mark stays one, whatever the sentences become."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("lxml", reason="the extra [documents] is not installed")
+pytest.importorskip("markdown_it", reason="the extra [documents] is not installed")
+
+from markdown_it import MarkdownIt
+from support.documents import rewritten, upper_cased
+
+from residual_hf.documents.formats import read_document
+
+ROOT = Path(__file__).parents[2]
+SPECIFICATION = ROOT / "node_modules" / "commonmark-spec" / "spec.txt"  # of the package of npm
+
+WRITTEN = [
+    r"\* Required fields",
+    r"- \* An item of a form",
+    r"> \+ Two quoted words",
+    r"&ast; a star",
+    r"\~~~ no fence",
+    r"\~\~not struck\~\~ out",
+    r"\`no code\` and ``a ` b`` code",
+    r"\- no list",
+    r"2\) no list",
+    r"1986\. was a good year",
+    r"\# no heading",
+    "# a sharp \\#\n",
+    r"## \## twice ##",
+    r'\[foo]: /url "t"',
+    r"\[foo\]: see below",
+    r"\![a](b) x",
+    r"\[a](b)",
+    r"[a\]b](u)",
+    "[a [b] c](d)",
+    "- \\[ ] not a task\n- [ ] a task\n",
+    r"\[^1] is no note",
+    "a[^1][^2] b\n\n[^1]: one\n[^2]: two\n",
+    r"\[[x]] and [[page|text]]",
+    "see [[1]](../about/page.md#part) for it",
+    "[one] and [One][] and [two][one] and [`three`][one]\n\n[one]: http://x.y 'z'\n",
+    "See [the client][httpx.Client] and [`Client`][] and [Client][] now.",
+    "![an *image*][one] here\n\n[one]: http://x.y\n",
+    '[a](<b c> (title)) and [d](e "f \\" g")',
+    r"Path C:\\*x* here",
+    r"*\*so\** and __\_\_init\_\___",
+    r"snake_case and a\_b and \@user",
+    r"\$5 and \$6 but $x$",
+    r"\<b> and &lt;i&gt; and \&amp; and &amp;copy; and &copy;",
+    "in the file `__init__.py` now",
+    "| a \\| b | `c\\|d` |\n|--|--|\n| \\*x | e\\\\ |\n| f<br>g_h | i |\n",
+    "one  \n\\# two\\\nthree\n",
+    "> one\\\n> \\> two\n",
+    "<b\nclass='x'>bold</b> text",
+    "arr[i][j] = 3, x[1](y)",
+    "a&nbsp;b and &#9;c",
+    r"\:smile: and :smile:",
+    "*foo _bar* baz_",
+    "see [text [x][y] z][none]",
+    "a\vb &#11; \\*c",
+    "```js\na\n\nimport b from 'c'\n```\n\ntext\n",
+]
+
+
+def renderings(texts):
+    """HTML with any white space as one space."""
+    render = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render
+    return [re.sub(r"\s+", " ", render(text)) for text in texts]
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_sentences_that_stay_are_written_as_they_were(tmp_path, monkeypatch, text):
+    (tmp_path / "a.md").write_text(text)
+    assert rewritten(monkeypatch, tmp_path / "a.md").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "written"),
+    [
+        ("words", "* words", "\\* words"),
+        ("words", "3. words", "3\\. words"),
+        ("words", "# words", "\\# words"),
+        ("# words", "words #", "# words \\#"),
+        ("words", "a *b* c", "a \\*b\\* c"),
+        ("words", "[a](b) c", "\\[a\\](b) c"),
+        ("words", "<b> &amp; c", "&lt;b> &amp;amp; c"),
+        ("words", "[x]: words", "\\[x\\]: words"),
+        ("words", "a * b, c_d [e] 1. & f", "a * b, c_d [e] 1. & f"),
+        ("\\*words", "words and more", "words and more"),
+        ("x [see] y\n\n[see]: /url", "a [see] b", "a [see](/url) b"),
+    ],
+)
+def test_what_is_no_mark_is_escaped_only_where_it_would_be_one(tmp_path, source, translation, written):
+    (tmp_path / "a.md").write_text(source)
+    document = read_document(tmp_path / "a.md")
+    document.write(tmp_path / "b.md", [[translation]])
+    text = (tmp_path / "b.md").read_text().partition("\n\n[see]")[0].replace("\\[see\\]", "[see](/url)")
+    assert text.replace("\\>", ">") == written
+    shown = re.sub("<[^>]+>", "", MarkdownIt("commonmark").render((tmp_path / "b.md").read_text()))
+    assert shown.strip() == translation.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def test_a_reference_keeps_its_label(tmp_path, monkeypatch):
+    (tmp_path / "a.md").write_text("[old owl] and [old owl][] and [a *b*][old owl]\n\n[old owl]: /url\n")
+    document = read_document(tmp_path / "a.md")
+    blocks = [[each if isinstance(each, str) else each._replace(pieces=["Eule"]) for each in document.blocks[0]]]
+    document.write(tmp_path / "b.md", blocks)
+    assert (tmp_path / "b.md").read_text().startswith("[Eule][old owl] and [Eule][old owl] and [Eule][old owl]\n")
+
+
+@pytest.mark.skipif(not SPECIFICATION.exists(), reason="npm install commonmark-spec")
+def test_the_examples_of_commonmark_stay(tmp_path, monkeypatch):
+    text = SPECIFICATION.read_text(encoding="utf-8").replace("→", "\t")
+    examples = re.findall(r"^`{32} example\n(.*?)^\.\n", text, re.MULTILINE | re.DOTALL)
+    assert len(examples) > 600
+    for number, example in enumerate(examples):
+        (tmp_path / f"{number}.md").write_bytes(example.encode())
+        written = rewritten(monkeypatch, tmp_path / f"{number}.md").read_bytes().decode()
+        assert renderings([written]) == renderings([example]), json.dumps(example)
+
+
+def test_the_documentation_of_this_project_stays(tmp_path, monkeypatch):
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+        texts = path.read_text("utf-8"), rewritten(monkeypatch, tmp_path / path.name).read_text("utf-8")
+        before, after = (re.sub(r"[\s>]+", " ", text) for text in texts)
+        assert before == after and len({*renderings(texts)}) == 1, path
+
+
+MDX = """---
+title: x
+---
+import X from 'y'
+import {
+  A
+} from "b";
+
+export const meta = {
+  title: 'text'
+}
+
+# Hello {props.name} there
+
+<Tabs defaultValue={{a: 1}}>
+  <TabItem value="a" label="b">
+
+Some *text* here.
+
+  </TabItem>
+</Tabs>
+
+<Comp prop="a" on={() => x > 2}>Text</Comp> and {/* comment */} more {a.b(c)} end
+
+<Note>
+  Read this
+</Note>
+"""
+
+
+def test_components_of_mdx_stay(tmp_path, monkeypatch):
+    (tmp_path / "a.mdx").write_text(MDX)
+    expected = MDX.replace("Hello", "HELLO").replace("there", "THERE").replace("Some *text* here", "SOME *TEXT* HERE")
+    for words in (">Text<", "> and {", "more", "end\n", "Read this"):
+        expected = expected.replace(words, words.upper())
+    assert upper_cased(monkeypatch, tmp_path / "a.mdx").read_text() == expected
+    (tmp_path / "a.md").write_text("import X from 'y'\n\n<Comp prop=\"a\">Text</Comp>\n")
+    assert (
+        upper_cased(monkeypatch, tmp_path / "a.md")
+        .read_text()
+        .startswith("import X from 'y'\n\n<Comp prop=\"a\">TEXT")
+    )
