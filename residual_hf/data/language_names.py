@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -66,6 +66,26 @@ def code_of(language: str, known: list[str]) -> str | None:
         if len(fitting) == 1:
             return fitting[0]
     return found[0] if len(found) == 1 and not detail else None
+
+
+def variants(language: str, known: Iterable[str]) -> list[str]:
+    """The known codes for a language that a code or its English name gives: the same, then those of other regions.
+
+    They are in the same script: `zh-TW` is no other region of `zh-Hans`.
+    """
+    code = language if "-" in language or "_" in language else code_named(language) or language
+    same = [each for each in known if _spoken_and_written(each) == _spoken_and_written(code)]
+    return sorted(dict.fromkeys(same), key=lambda each: (each != language, _parts(each)[1] != ""))
+
+
+def _spoken_and_written(code: str) -> tuple[str, str]:
+    """The language of a code by its shortest code, and its script, which the region may say."""
+    language, detail = _parts(code)
+    parts = re.split("[-_]", detail)
+    scripts = [part.title() for part in parts if len(part) == 4]
+    likely = get_global("likely_subtags")
+    usual = likely.get(f"{language}_{parts[-1].upper()}") or likely.get(language, "")
+    return language, next(iter([*scripts, *usual.split("_")[1:2]]), "")
 
 
 def _parts(code: str) -> tuple[str, str]:
