@@ -139,9 +139,9 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
             answer["alignments"] = [result.alignments for result in results]
             answer["wordScores"] = [result.word_scores for result in results]
         given = [detected["language"] if detected else body.source, body.target]
-        named = {} if route == given else {"route": route}
-        found = answer if isinstance(body.q, list) else {name: values[0] for name, values in answer.items()}
-        return TranslateAnswer(**found, **named)
+        found: dict[str, Any] = {} if route == given else {"route": route}
+        found |= answer if isinstance(body.q, list) else {name: values[0] for name, values in answer.items()}
+        return TranslateAnswer(**found)
 
     @app.post("/detect", **documented(DetectBody, languages, settings))
     async def detect(request: Request) -> list[Detection]:

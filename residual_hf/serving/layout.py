@@ -70,8 +70,8 @@ class TextLayout:
         self.sentences: list[tuple[str, bool]] = []
         for text in given.texts:
             layout = HTMLText(text) if given.markup else None
-            blocks, render = ([[text]], _text) if layout is None else (layout.blocks, layout.render)
-            document = Document(blocks, given.source, fits)
+            document = Document([[text]] if layout is None else layout.blocks, given.source, fits)
+            render = _text if layout is None else layout.render
             self._documents.append((document, render))
             aligned = (needed or given.alignments for needed in document.aligned)
             self.sentences += zip(document.sentences, aligned, strict=True)

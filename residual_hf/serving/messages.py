@@ -117,7 +117,7 @@ class TranslateAnswer(BaseModel):
     flags: list[str] | list[list[str]] = Field(description=f"suspicions about the translation: {', '.join(FLAGS)}")
 
 
-Body = TypeVar("Body", bound=BaseModel)
+Body = TypeVar("Body", DetectBody, TranslateBody)
 
 
 def documented(body: type[BaseModel], languages: Languages, settings: ServerSettings) -> dict[str, Any]:
