@@ -79,7 +79,8 @@ def translate_document(
                 file.append([*map(json.dumps, window)], "".join(f"{json.dumps(block)}\n" for block in found))
                 bar.update(len(window))
         known = languages_of(translator.model.config, translator.tokenizer)
-        languages = [chosen or named for chosen, named in zip(languages, known, strict=True)]
+        chosen = translator.languages(*languages)
+        languages = [language or named for language, named in zip(chosen, known, strict=True)]
         file.finish(lambda lines, path: document.write(path, map(json.loads, lines), *languages))
 
 
