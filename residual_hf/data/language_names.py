@@ -73,7 +73,7 @@ def variants(language: str, known: Iterable[str]) -> list[str]:
 
     They are in the same script: `zh-TW` is no other region of `zh-Hans`.
     """
-    code = language if "-" in language or "_" in language else code_named(language) or language
+    code = code_given(language)
     same = [each for each in known if _spoken_and_written(each) == _spoken_and_written(code)]
     return sorted(dict.fromkeys(same), key=lambda each: (each != language, _parts(each)[1] != ""))
 
@@ -120,6 +120,11 @@ def names_of(code: str) -> frozenset[str]:
         return frozenset(str(locale.get_language_name(language)).casefold() for language in ("en", None))
     except (UnknownLocaleError, ValueError):
         return frozenset()
+
+
+def code_given(language: str) -> str:
+    """The code of a language that its code or its English name gives: `ga` is Irish, not Ga."""
+    return language if _parts(language)[0] in Locale("en").languages else code_named(language) or language
 
 
 @lru_cache

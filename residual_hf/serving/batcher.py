@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 SECOND_SEARCH = 4  # candidates that replace a translation with one of these suspicions
 SEARCHED_AGAIN = {"repetition", "copy"}
 SHORT_TEXT = 2000
-"""Characters of a text whose sentences are found in the thread that translates, and of the longest sentence."""
+"""Characters of a text whose sentences may be found in the thread that translates, and of the longest sentence."""
 Encoder = Callable[[str], tuple[list[int], dict[str, Any]]]
 
 

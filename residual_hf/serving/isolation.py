@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -22,7 +23,8 @@ from .layout import Found
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 CONTEXT: Any = multiprocessing.get_context(METHOD)  # not fork: another thread of the server may hold a lock
 CONTEXT.set_forkserver_preload(["residual_hf_cli", "residual_hf.serving.preloaded"])  # at the first use
-QUIET = 19  # nice: the requests of others come first
+QUIET = 5  # nice: a third of the time of the server, which is enough to read a document while that is busy
+LONGEST = 3600  # seconds of a CPU, in case that the server is killed before it ends a process
 
 
 class Layouts:
@@ -67,8 +69,8 @@ class Layouts:
     def _result(self) -> Any:
         while True:
             kind, value = self._connection.recv()
-            if kind == "error":
-                raise InputError(value)
+            if kind == "raised":
+                raise value
             if kind == "result":
                 return value
             self._connection.send(self._fits(value))
@@ -88,18 +90,21 @@ def _run(connection: Connection, layout: Any, given: Any, memory: int) -> None:
             made = layout(given, fits)
             connection.send(("result", made.sentences))
             connection.send(("result", made.joined(connection.recv())))
-        except InputError as error:
-            connection.send(("error", str(error)))
+        except (InputError, OSError) as error:
+            connection.send(("raised", error))
         except (MemoryError, RecursionError) as error:
-            connection.send(("error", f"cannot be read within the limits of the server ({type(error).__name__})"))
+            reason = f"cannot be read within the limits of the server ({type(error).__name__})"
+            connection.send(("raised", InputError(reason)))
+        except Exception:
+            connection.send(("raised", RuntimeError(traceback.format_exc())))
 
 
 def _limit(memory: int) -> None:
     with suppress(ImportError, AttributeError):  # Windows
-        from resource import RLIM_INFINITY, RLIMIT_DATA, getrlimit, setrlimit
+        from resource import RLIM_INFINITY, RLIMIT_CPU, RLIMIT_DATA, getrlimit, setrlimit
 
         os.nice(QUIET)
-        _, hard = getrlimit(RLIMIT_DATA)
-        most = memory if hard == RLIM_INFINITY else min(memory, hard)
-        with suppress(ValueError, OSError):
-            setrlimit(RLIMIT_DATA, (most, hard))
+        for limit, most in ((RLIMIT_DATA, memory), (RLIMIT_CPU, LONGEST)):
+            _, hard = getrlimit(limit)
+            with suppress(ValueError, OSError):
+                setrlimit(limit, (most if hard == RLIM_INFINITY else min(most, hard), hard))

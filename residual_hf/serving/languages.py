@@ -11,7 +11,7 @@ from typing import Any
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.language_names import detected_as, language_name, variants
+from residual_hf.data.language_names import code_given, detected_as, language_name, variants
 from residual_hf.generation.translator import Translator
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import language_tags
@@ -32,6 +32,7 @@ class Languages:
 
     def __init__(self, translators: dict[str, Translator], sources: Sequence[str] = (), target: str | None = None):
         self.translators: dict[tuple[str, str], Translator] = {}
+        sources, target = list(map(code_given, sources)), target and code_given(target)
         for name, translator in translators.items():
             config = translator.model.config
             if config.model_type != ResidualConfig.model_type:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -31,6 +32,8 @@ MOST_LAYOUTS, MOST_OF_CLIENT = 32, 8  # long texts and documents at a time
 MEMORY, OF_DOCUMENT = 2**30, 100  # bytes that the process of one of them may take: so many, and so often a document's
 STARTS_WITHIN = 60  # seconds, the first of them
 SHARE = 50  # sentences of one of them that are translated before those of other requests have their turn
+WAIT = 0.1  # seconds until what waits for its place tries again
+SHORT_TEXTS = 10_000  # characters of all texts of a request without a process
 SAMPLE = 10_000  # characters whose language is detected
 T = TypeVar("T")
 
@@ -38,8 +41,8 @@ T = TypeVar("T")
 class Translations:
     """Translates the texts and documents of requests.
 
-    A text of more than `SHORT_TEXT` characters, or a document, has a process of its own, see `isolation`, and its
-    sentences take turns with those of other requests.
+    A text of more than `SHORT_TEXT` characters, a list of more than `SHORT_TEXTS`, or a document has a process of its
+    own, see `isolation`, and its sentences take turns with those of other requests.
     """
 
     def __init__(self, batcher: Batcher, settings: ServerSettings):
@@ -64,6 +67,21 @@ class Translations:
             self._clients[client] -= 1
             self._clients += Counter()  # keeps no client without any
 
+    @asynccontextmanager
+    async def _place_in_turn(self, request: Request) -> AsyncIterator[None]:
+        """A place, for which a text waits behind those of its client."""
+        end = time.monotonic() + self.settings.timeout
+        with ExitStack() as taken:
+            while True:
+                try:
+                    taken.enter_context(self.place(request))
+                    break
+                except HTTPException:
+                    if time.monotonic() > end:
+                        raise
+                await asyncio.sleep(WAIT)
+            yield
+
     async def of_texts(
         self, texts: list[str], body: TranslateBody, route: list[str], request: Request
     ) -> list[Translation]:
@@ -76,13 +94,14 @@ class Translations:
             translator = self._with_terms(source, target, body.glossary)
             asked = body.format == "html", alternatives, body.alignments
             job = Job(texts, source, target, *asked, translator=translator)
-            if sum(map(len, texts)) <= SHORT_TEXT:
+            sizes = list(map(len, texts))
+            if max(sizes) <= SHORT_TEXT and sum(sizes) <= SHORT_TEXTS:
                 found = await self._translated(job, request)
             else:
                 given = Texts(texts, source, *asked)
-                with self.place(request):
-                    async with self._layout(TextLayout, given, request, job) as (sentences, join):
-                        found = await join([each async for each in self._in_shares(job, sentences, request)])
+                layout = self._layout(TextLayout, given, request, job)
+                async with self._place_in_turn(request), layout as (sentences, join):
+                    found = await join([each async for each in self._in_shares(job, sentences, request)])
             texts = [each.texts[0] for each in found]
             for known, each in zip(flags, found, strict=True):
                 known.update(each.flags)
@@ -162,7 +181,7 @@ class Translations:
                 if not patient:
                     headers = {"Retry-After": str(self.batcher.retry_after)}
                     raise HTTPException(429, "Too many requests are waiting", headers=headers) from None
-            await asyncio.sleep(1)
+            await asyncio.sleep(WAIT)
         return await finished(asyncio.wrap_future(future), request, self.settings.timeout)
 
 

@@ -259,6 +259,7 @@ def test_two_models_translate_by_way_of_the_language_between(several, german):
         ([("en-US", "de"), ("en", "de"), ("en-GB", "de")], ("en-GB", "de"), ["en-GB", "de"]),
         ([("en-US", "de"), ("en", "de")], ("en-GB", "de"), ["en", "de"]),
         ([("eng_Latn", "de")], ("English", "German"), ["eng_Latn", "de"]),
+        ([("gaa", "en"), ("ga", "en")], ("ga", "en"), ["ga", "en"]),
         ([("en", "zh-Hans")], ("en", "zh-CN"), ["en", "zh-Hans"]),
         ([("en", "zh-Hans")], ("en", "zh-TW"), None),
         ([("en", "de"), ("de", "fr")], ("en-US", "fr"), ["en", "de", "fr"]),
@@ -408,7 +409,7 @@ def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, c
     unknown = translator()
     with pytest.raises(InputError, match="--source-lang: missing, required because the config of a names none"):
         Languages({"a": unknown})
-    assert list(Languages({"a": unknown}, ["de"], "en").translators) == [("de", "en")]
+    assert list(Languages({"a": unknown}, ["de"], "English").translators) == [("de", "en")]
     with pytest.raises(InputError, match="a: source and target language are 'en', but a server translates"):
         Languages({"a": unknown}, ["en"], "en")
     (tmp_path / "keys").write_text("secret\n", encoding="utf-8-sig")

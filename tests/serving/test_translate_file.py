@@ -212,17 +212,21 @@ def test_what_takes_too_long_stops_nobody_else(german, monkeypatch, layout):
 
 
 @pytest.mark.parametrize(
-    ("layout", "message"),
-    [("Dead", "needs too much memory or time"), ("Large", "cannot be read within the limits of the server")],
+    ("layout", "status", "message"),
+    [
+        ("Dead", 400, "The text or document needs too much memory or time to be read"),
+        ("Large", 400, "cannot be read within the limits of the server (MemoryError)"),
+        ("Full", 507, "The disk of the server is full"),
+        ("Broken", 500, "Internal server error"),
+    ],
 )
-def test_a_process_that_ends_is_an_error_of_its_document(server, monkeypatch, layout, message):
+def test_what_goes_wrong_in_a_process_is_an_error_of_its_document(server, monkeypatch, layout, status, message):
     monkeypatch.setattr(translations, "FileLayout", getattr(hostile_layouts, layout))
-    status, answer = send(server, "a.txt", b"zwei")
-    assert status == 400 and message in answer["error"]
+    assert send(server, "a.txt", b"zwei") == (status, {"error": message})
     assert server.request("health")[0] == 200
 
 
-def test_a_long_text_is_translated_as_short_ones_are(german):
+def test_a_long_text_is_translated_as_short_ones_are(german, monkeypatch):
     server = Server(Languages({"german": german}), char_limit=10_000)
     text = "".join(f"- {sentence}\n\n" for sentence in SENTENCES * 25)
     found = {sentence: german.translate(sentence) for sentence in SENTENCES}
@@ -230,6 +234,11 @@ def test_a_long_text_is_translated_as_short_ones_are(german):
     assert status == 200 and len(text) > SHORT_TEXT
     assert answer["translatedText"] == ["".join(f"- {found[s]}\n\n" for s in SENTENCES * 25), found[SENTENCES[0]]]
     assert len(answer["scores"][0]) == 1 + len(answer["alternatives"][0])
+    monkeypatch.setattr(translations, "MOST_OF_CLIENT", 1)
+    with ThreadPoolExecutor(3) as pool:  # which wait for each other
+        assert [each[2]["translatedText"] for each in pool.map(server.translate, [text] * 3)] == answer[
+            "translatedText"
+        ][:1] * 3
     marked = "".join(f"<p>{sentence}</p>\n" for sentence in SENTENCES * 25)
     _, _, answer = server.translate(marked, format="html")
     assert answer["translatedText"] == "".join(f"<p>{found[sentence]}</p>\n" for sentence in SENTENCES * 25)

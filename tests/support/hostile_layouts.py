@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -23,3 +24,16 @@ class Large:
 class Dead:
     def __init__(self, given, fits):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Full:
+    def __init__(self, given, fits):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Broken:
+    def __init__(self, given, fits):
+        self.sentences = [("zwei", False)]
+
+    def joined(self, found):
+        raise ZeroDivisionError
