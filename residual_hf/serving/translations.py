@@ -101,7 +101,7 @@ class Translations:
                 given = Texts(texts, source, *asked)
                 layout = self._layout(TextLayout, given, request, job)
                 async with self._place_in_turn(request), layout as (sentences, join):
-                    found = await join([each async for each in self._in_shares(job, sentences, request)])
+                    found = await join(await self._in_shares(job, sentences, request))
             texts = [each.texts[0] for each in found]
             for known, each in zip(flags, found, strict=True):
                 known.update(each.flags)
@@ -110,7 +110,7 @@ class Translations:
     async def of_file(
         self, file: File, route: list[str], glossary: dict[str, str], request: Request, progress: Callable[[], Any]
     ) -> None:
-        """Write the translation of a document; `progress` is called after each sentence."""
+        """Write the translation of a document; `progress` is called after each share of its sentences."""
         check_route(route, glossary)
         output, between = file.output, file.path.with_name(f"between {file.path.name}")
         for source, target in pairwise(route):
@@ -118,11 +118,7 @@ class Translations:
             file = replace(file, output=output if is_last else between, source=source, target=target)
             job = Job([], source, target, translator=self._with_terms(source, target, glossary))
             async with self._layout(FileLayout, file, request, job) as (sentences, join):
-                found = []
-                async for each in self._in_shares(job, sentences, request):
-                    found.append(each)
-                    progress()
-                await join(found)
+                await join(await self._in_shares(job, sentences, request, progress))
             file.path.unlink()
             file = replace(file, path=between)
 
@@ -157,17 +153,25 @@ class Translations:
         try:
             await waiting(layouts.start, timeout=STARTS_WITHIN)
             yield await waiting(layouts.sentences), partial(waiting, layouts.joined)
-        except EOFError:
+        except (EOFError, ConnectionError):
             raise HTTPException(400, "The text or document needs too much memory or time to be read") from None
         finally:
             layouts.end()
 
-    async def _in_shares(self, job: Job, sentences: list[tuple[str, bool]], request: Request) -> AsyncIterator[Found]:
+    async def _in_shares(
+        self,
+        job: Job,
+        sentences: list[tuple[str, bool]],
+        request: Request,
+        progress: Callable[[], Any] = lambda: None,
+    ) -> list[Found]:
         """The translations of sentences, between those of other requests."""
+        found: list[Found] = []
         for start in range(0, len(sentences), SHARE):
             share = replace(job, texts=(), sentences=sentences[start : start + SHARE])
-            for found in await self._translated(share, request, patient=start > 0):
-                yield found
+            found += await self._translated(share, request, patient=start > 0)
+            progress()
+        return found
 
     async def _translated(self, job: Job, request: Request, *, patient: bool = False) -> list[Any]:
         """The result of a job. It waits for its place in the queue if it is patient."""
