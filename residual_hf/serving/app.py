@@ -54,7 +54,6 @@ SWITCH_INTERVAL = 0.0005  # seconds after which reading requests yields to trans
 PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 )
-CONTENT_TYPES = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
 
 
 def create_app(languages: Languages, settings: ServerSettings, documents: Path | None = None) -> FastAPI:
@@ -90,6 +89,7 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
     limits = {"/translate_file": request_limit(settings) + settings.file_bytes}
     app.add_middleware(Guard, limit=request_limit(settings), limits=limits, metrics=metrics)
     app.add_exception_handler(StarletteHTTPException, answer_http_error)
+    app.add_exception_handler(InputError, answer_input_error)
     app.add_exception_handler(Exception, answer_error)
 
     def check_key(given: str) -> None:
@@ -107,10 +107,6 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
             if size > most:
                 raise HTTPException(400, f"Invalid request: request ({size}) exceeds text limit ({most})")
         return texts
-
-    @app.exception_handler(InputError)
-    async def answer_input_error(request: Request, error: InputError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 400)
 
     app.include_router(
         file_routes(languages, settings, kept, translations, check_key),
@@ -211,6 +207,10 @@ def loaded_app(load: Callable[[], Languages], settings: ServerSettings, document
 async def answer_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, StarletteHTTPException)
     return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+
+
+async def answer_input_error(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": str(error)}, 400)
 
 
 async def answer_error(request: Request, error: Exception) -> JSONResponse:

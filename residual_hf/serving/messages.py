@@ -124,14 +124,13 @@ def documented(body: type[BaseModel], languages: Languages, settings: ServerSett
     """Arguments of a route that describe its body, which `read` parses, and its errors."""
     form = body.model_json_schema()
     text = {"type": "string", "maxLength": settings.char_limit}
+    texts = {"type": "array", "items": text, "maxItems": MAX_TEXTS}
+    several = {"anyOf": [text, texts], "description": f"at most {settings.char_limit} characters together"}
     form["properties"]["q"] = text
-    json = form
     if body is TranslateBody:
         form["properties"]["source"]["enum"] = ["auto", *languages.sources]
         form["properties"]["target"]["enum"] = languages.targets
-        texts = {"type": "array", "items": text, "maxItems": MAX_TEXTS}
-        several = {"anyOf": [text, texts], "description": f"at most {settings.char_limit} characters together"}
-        json = form | {"properties": form["properties"] | {"q": several}}
+    json = form | {"properties": form["properties"] | {"q": several}}
     content = {name: {"schema": json if name == CONTENT_TYPES[0] else form} for name in CONTENT_TYPES}
     return {"openapi_extra": {"requestBody": {"required": True, "content": content}}, "responses": ERRORS}
 
