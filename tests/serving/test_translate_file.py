@@ -189,7 +189,11 @@ def test_chunks_are_not_confused_with_the_lines_of_a_document(server, lines):
     body = fields + FILE + lines * 12_000 + b"\r\n--x--\r\n"
     for size in (8192, 100):
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
-            client.sendall(HEAD % b"" + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(body, size))
+            client.sendall(HEAD % b"" + b"Transfer-Encoding: chunked\r\n\r\n")
+            sent = chunked(body, size)
+            for start in range(0, len(sent), 10_000):  # as they come over a network
+                time.sleep(0.005)
+                client.sendall(sent[start : start + 10_000])
             answer = client.recv(1000)
         assert answer.startswith(b"HTTP/1.1 400") and b"characters given, must be at most 5000" in answer
 
