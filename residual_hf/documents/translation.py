@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from residual_hf.base.errors import InputError
+from residual_hf.data.language_names import code_given
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.generation.markup import Block, Inline, plain_text, translate_blocks
 from residual_hf.generation.resumable_file import ResumableFile
@@ -79,8 +80,7 @@ def translate_document(
                 file.append([*map(json.dumps, window)], "".join(f"{json.dumps(block)}\n" for block in found))
                 bar.update(len(window))
         known = languages_of(translator.model.config, translator.tokenizer)
-        chosen = translator.languages(*languages)
-        languages = [language or named for language, named in zip(chosen, known, strict=True)]
+        languages = [code_given(chosen) if chosen else named for chosen, named in zip(languages, known, strict=True)]
         file.finish(lambda lines, path: document.write(path, map(json.loads, lines), *languages))
 
 

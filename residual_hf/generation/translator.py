@@ -389,7 +389,7 @@ class Translator:
         """
         encoded: list[list[int]] = []
         arguments: dict[str, Any] = {}
-        source_lang, target_lang = self.languages(source_lang, target_lang)
+        source_lang, target_lang = self._nearest(source_lang, 0), self._nearest(target_lang, 1)
         limit, most = self.inputs.positions or 0, self._most_characters
         try:
             for batch in in_batches(text[:most] for text in sentences):
@@ -403,16 +403,12 @@ class Translator:
             raise InputError(f"source_lang, target_lang: {error}") from error
         return encoded, arguments
 
-    def languages(self, source_lang: str | None, target_lang: str | None) -> tuple[str | None, str | None]:
-        """The languages of the model that are nearest to the given ones: `en-GB` for `en` or `English`, and a message.
-
-        Languages that the model has not, or that it does not name, are returned as they are.
-        """
-        return self._nearest(source_lang, 0), self._nearest(target_lang, 1)
-
     @cached_property
     def _nearest(self) -> Callable[[str | None, int], str | None]:
-        """The language of the model that is nearest to a source (0) or target (1)."""
+        """The language of the model nearest to a source (0) or target (1), and a message: `en-GB` for `English`.
+
+        A language that the model has not, or does not name, stays.
+        """
         pairs = [languages_of(self.model.config, self.tokenizer), *self.inputs.prompts]
         known = [*zip(*pairs, strict=True)]
         if self.inputs.has_own_codes:
