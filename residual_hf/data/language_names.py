@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -68,6 +68,26 @@ def code_of(language: str, known: list[str]) -> str | None:
     return found[0] if len(found) == 1 and not detail else None
 
 
+def variants(language: str, known: Iterable[str]) -> list[str]:
+    """The known codes for a language that a code or its English name gives: the same, then those of other regions.
+
+    They are in the same script: `zh-TW` is no other region of `zh-Hans`.
+    """
+    code = code_given(language)
+    same = [each for each in known if _spoken_and_written(each) == _spoken_and_written(code)]
+    return sorted(dict.fromkeys(same), key=lambda each: (each != language, _parts(each)[1] != ""))
+
+
+def _spoken_and_written(code: str) -> tuple[str, str]:
+    """The language of a code by its shortest code, and its script, which the region may say."""
+    language, detail = _parts(code)
+    parts = re.split("[-_]", detail)
+    scripts = [part.title() for part in parts if len(part) == 4]
+    likely = get_global("likely_subtags")
+    usual = likely.get(f"{language}_{parts[-1].upper()}") or likely.get(language, "")
+    return language, next(iter([*scripts, *usual.split("_")[1:2]]), "")
+
+
 def _parts(code: str) -> tuple[str, str]:
     """Language by its shortest code, and script or region: `("de", "Latn")` for `deu_Latn`."""
     language, _, detail = code.replace("-", "_").partition("_")
@@ -100,6 +120,11 @@ def names_of(code: str) -> frozenset[str]:
         return frozenset(str(locale.get_language_name(language)).casefold() for language in ("en", None))
     except (UnknownLocaleError, ValueError):
         return frozenset()
+
+
+def code_given(language: str) -> str:
+    """The code of a language that its code or its English name gives: `ga` is Irish, not Ga."""
+    return language if _parts(language)[0] in Locale("en").languages else code_named(language) or language
 
 
 @lru_cache

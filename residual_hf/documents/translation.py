@@ -12,6 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from residual_hf.base.errors import InputError
+from residual_hf.data.language_names import code_given
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.generation.markup import plain_text, translate_blocks
 from residual_hf.generation.resumable_file import ResumableFile
@@ -78,7 +79,7 @@ def translate_document(
                 file.append([*map(json.dumps, window)], "".join(f"{json.dumps(block)}\n" for block in found))
                 bar.update(len(window))
         known = languages_of(translator.model.config, translator.tokenizer)
-        languages = [chosen or named for chosen, named in zip(languages, known, strict=True)]
+        languages = [code_given(chosen) if chosen else named for chosen, named in zip(languages, known, strict=True)]
         file.finish(lambda lines, path: document.write(path, map(json.loads, lines), *languages))
 
 

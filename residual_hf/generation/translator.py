@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ from tqdm import tqdm
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import SHORTLIST, load_checkpoint
 from residual_hf.data.glossary import Glossary, form_of, letters_after, occurs
+from residual_hf.data.language_names import codes_of, variants
 from residual_hf.data.scripts import UNSPACED
 from residual_hf.data.shortlist import Shortlist, load_shortlist
 from residual_hf.data.text_files import in_batches
@@ -22,12 +24,14 @@ from residual_hf.model.constraints import LettersAdded, beams_for
 from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.options import refusal
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
-from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs
+from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs, languages_of
 
 from .decode import Candidate, check_shortlist_use, move_in_precision, search, to_text
 from .generation_settings import DecodingSettings
 from .long_text import LONG_TEXT, space_between, split_text
 from .projection import Node, SentencePair, project
+
+logger = logging.getLogger(__name__)
 
 SENTENCE_ENDS = ".!?…。！？ "
 
@@ -385,6 +389,7 @@ class Translator:
         """
         encoded: list[list[int]] = []
         arguments: dict[str, Any] = {}
+        source_lang, target_lang = self._nearest(source_lang, 0), self._nearest(target_lang, 1)
         limit, most = self.inputs.positions or 0, self._most_characters
         try:
             for batch in in_batches(text[:most] for text in sentences):
@@ -397,6 +402,28 @@ class Translator:
         except ValueError as error:
             raise InputError(f"source_lang, target_lang: {error}") from error
         return encoded, arguments
+
+    @cached_property
+    def _nearest(self) -> Callable[[str | None, int], str | None]:
+        """The language of the model nearest to a source (0) or target (1), and a message: `en-GB` for `English`.
+
+        A language that the model has not, or does not name, stays.
+        """
+        pairs = [languages_of(self.model.config, self.tokenizer), *self.inputs.prompts]
+        known = [*zip(*pairs, strict=True)]
+        if self.inputs.has_own_codes:
+            known = [(*codes_of(self.tokenizer), *codes) for codes in known]
+        known[1] = (*self.inputs.tags, *known[1])
+
+        @cache
+        def nearest(language: str | None, side: int) -> str | None:
+            found = variants(language, filter(None, known[side])) if language else []
+            if not found or found[0] == language:
+                return language
+            logger.warning("%s is translated as %s, the nearest language of the model", language, found[0])
+            return found[0]
+
+        return nearest
 
     @cached_property
     def _most_characters(self) -> int | None:

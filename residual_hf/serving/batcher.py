@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import threading
@@ -19,47 +18,31 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from residual_hf.generation.checks import suspicions
-from residual_hf.generation.html_text import HTMLText
-from residual_hf.generation.markup import LONGEST_SENTENCE, Block, Document, plain_text
+from residual_hf.generation.markup import LONGEST_SENTENCE
 from residual_hf.generation.translator import Hypothesis, Translator
-from residual_hf.model.alignment import Alignment
 from residual_hf.model.fingerprint import unchanged
+
+from .layout import Found, TextLayout, Texts
 
 logger = logging.getLogger(__name__)
 
 SECOND_SEARCH = 4  # candidates that replace a translation with one of these suspicions
 SEARCHED_AGAIN = {"repetition", "copy"}
+SHORT_TEXT = 2000
+"""Characters of a text whose sentences may be found in the thread that translates, and of the longest sentence."""
+Encoder = Callable[[str], tuple[list[int], dict[str, Any]]]
 
 
 class ClosingError(Exception):
     """The server is shutting down."""
 
 
-@dataclass(frozen=True)
-class Translation:
-    """Translations of one text.
-
-    Attributes:
-        texts: the best translation, and alternatives that differ from it.
-        scores: for each of `texts` the mean over sentences of the scores of the search; empty without alternatives.
-        flags: what `checks.suspicions` says of the best translations of its sentences; "repetition" and "copy" also if
-            a second search replaced a translation because of them.
-        alignments: for each of `texts` the links of words, in Pharaoh format; empty unless they are asked for.
-        word_scores: for each of `texts` the probability of each word.
-    """
-
-    texts: list[str]
-    scores: list[float]
-    flags: list[str]
-    alignments: list[str] = field(default_factory=list)
-    word_scores: list[list[float]] = field(default_factory=list)
-
-
 @dataclass(eq=False)
 class Request:
-    """Texts to translate, HTML with `markup`, and blocks. `future` gives one `Translation` for each text.
+    """Texts to translate, HTML with `markup`. `future` gives a `Translation` of each.
 
-    If there are blocks, it gives one more, whose texts are JSON of blocks.
+    If there are `sentences`, each with whether it needs its alignment, it gives what is `Found` for each of them.
+    `translator`: in the place of that of the languages.
     """
 
     texts: Sequence[str]
@@ -68,9 +51,11 @@ class Request:
     markup: bool = False
     alternatives: int = 0
     alignments: bool = False
-    blocks: Sequence[Block] = ()
-    future: Future[list[Translation]] = field(default_factory=Future)
-    documents: list[tuple[Document, Callable[[list[Block]], str], list[_Sentence]]] = field(default_factory=list)
+    sentences: Sequence[tuple[str, bool]] = ()
+    translator: Translator | None = None
+    future: Future[list[Any]] = field(default_factory=Future, init=False)
+    layout: TextLayout | None = field(default=None, init=False)
+    parts: list[_Sentence] = field(default_factory=list, init=False)
 
 
 class _Search(NamedTuple):
@@ -79,7 +64,7 @@ class _Search(NamedTuple):
     translator: Translator
     arguments: dict[str, Any]
     hypotheses: int
-    aligned: bool = False
+    aligned: bool
     again: bool = False
 
 
@@ -97,21 +82,17 @@ class Metrics:
     """Prometheus metrics of a server."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self.requests = Counter("requests", "Requests by path and status", ["path", "status"], registry=registry)
-        self.seconds = Histogram("request_seconds", "Time to answer", ["path"], registry=registry)
-        self.characters = Counter("characters", "Characters of translated texts", registry=registry)
-        self.waiting = Gauge(
-            "waiting_requests",
-            "Translations accepted but not answered",
-            multiprocess_mode="livesum",
-            registry=registry,
-        )
-        self.batch_sentences = Histogram(
-            "batch_sentences", "Sentences in a batch", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256), registry=registry
-        )
-        self.batch_seconds = Histogram("batch_seconds", "Time to translate a batch", registry=registry)
-        self.flags = Counter("flagged_sentences", "Suspicious translations by kind", ["flag"], registry=registry)
+        self.registry = CollectorRegistry()
+        common: dict[str, Any] = {"namespace": "residual_hf", "registry": self.registry}
+        self.requests = Counter("requests", "Requests by path and status", ["path", "status"], **common)
+        self.seconds = Histogram("request_seconds", "Time to answer", ["path"], **common)
+        self.characters = Counter("characters", "Characters of translated texts", **common)
+        accepted = "Translations accepted but not answered"
+        self.waiting = Gauge("waiting_requests", accepted, multiprocess_mode="livesum", **common)
+        sizes = 1, 2, 4, 8, 16, 32, 64, 128, 256
+        self.batch_sentences = Histogram("batch_sentences", "Sentences in a batch", buckets=sizes, **common)
+        self.batch_seconds = Histogram("batch_seconds", "Time to translate a batch", **common)
+        self.flags = Counter("flagged_sentences", "Suspicious translations by kind", ["flag"], **common)
 
 
 class Batcher:
@@ -131,6 +112,7 @@ class Batcher:
         self._waiting: list[_Sentence] = []
         self._closing = False
         self._changed = threading.Condition()
+        self._encoding = threading.Lock()  # a tokenizer keeps the languages of a text while it encodes it
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
         self._seconds_per_request = 1.0
 
@@ -146,7 +128,7 @@ class Batcher:
         """Seconds after which a refused request may be accepted."""
         return max(1, round(self._seconds_per_request))
 
-    def submit(self, request: Request) -> Future[list[Translation]]:
+    def submit(self, request: Request) -> Future[list[Any]]:
         """Accept a request. Cancelling the future drops what has not been translated.
 
         Raises:
@@ -204,31 +186,41 @@ class Batcher:
                 _fail(request, error)
         return bool(new or self._waiting or not self._closing)
 
-    def _prepare(self, request: Request) -> None:
-        translator = self.translators[request.source, request.target]
-        longest = min(LONGEST_SENTENCE, translator.inputs.positions or LONGEST_SENTENCE)
+    def encoder(self, request: Request) -> Encoder:
+        """Encodes sentences of a request, each once, in any thread."""
+        translator = self.translator_of(request)
 
         @cache
-        def encoded(sentence: str) -> tuple[list[int], _Search]:
-            (ids,), arguments = translator.encode([sentence], request.source, request.target)
-            return ids, _Search(translator, arguments, 1 + request.alternatives)
+        def encoded(sentence: str) -> tuple[list[int], dict[str, Any]]:
+            with self._encoding:
+                (ids,), arguments = translator.encode([sentence], request.source, request.target)
+            return ids, arguments
 
-        def fits(sentence: str) -> bool:
-            return len(encoded(sentence)[0]) <= longest
+        return encoded
 
-        layouts: list[tuple[Sequence[Block], Callable[[list[Block]], str]]] = []
-        for text in request.texts:
-            layout = HTMLText(text) if request.markup else None
-            layouts.append(([[text]], _text) if layout is None else (layout.blocks, layout.render))
-        if request.blocks:
-            layouts.append((request.blocks, json.dumps))
-        for blocks, render in layouts:
-            document = Document(blocks, request.source, fits)
-            sentences = [_Sentence(request, text, *encoded(text)) for text in document.sentences]
-            for sentence, needed in zip(sentences, document.aligned, strict=True):
-                sentence.search = sentence.search._replace(aligned=needed or request.alignments)
-            request.documents.append((document, render, sentences))
-            self._waiting += sentences
+    def fits(self, request: Request, encoded: Encoder) -> Callable[[str], bool]:
+        """Tells whether the model of a request reads a sentence."""
+        positions = self.translator_of(request).inputs.positions
+        longest = min(LONGEST_SENTENCE, positions or LONGEST_SENTENCE)
+        return lambda sentence: len(sentence) <= SHORT_TEXT and len(encoded(sentence)[0]) <= longest
+
+    def translator_of(self, request: Request) -> Translator:
+        return request.translator or self.translators[request.source, request.target]
+
+    def _prepare(self, request: Request) -> None:
+        translator = self.translator_of(request)
+        encoded, sentences = self.encoder(request), request.sentences
+        if not sentences:
+            given = Texts(
+                request.texts, request.source, request.markup, request.alternatives, alignments=request.alignments
+            )
+            request.layout = TextLayout(given, self.fits(request, encoded))
+            sentences = request.layout.sentences
+        for text, aligned in sentences:
+            ids, arguments = encoded(text)
+            search = _Search(translator, arguments, 1 + request.alternatives, aligned)
+            request.parts.append(_Sentence(request, text, ids, search))
+        self._waiting += request.parts
         _finish(request)  # if there is nothing to translate in it
 
     def _next_batch(self) -> list[_Sentence]:
@@ -291,10 +283,11 @@ class Batcher:
 
 def _finish(request: Request) -> None:
     """Give a request its result, if all of its sentences are translated."""
-    if not all(sentence.hypotheses for *_, sentences in request.documents for sentence in sentences):
+    if not all(sentence.hypotheses for sentence in request.parts):
         return
     try:
-        result = [_joined(request, *found) for found in request.documents]
+        found = [Found(sentence.hypotheses, sentence.flags) for sentence in request.parts]
+        result = found if request.layout is None else request.layout.joined(found)
     except BaseException as error:
         logger.exception("the translations of a request could not be joined")
         _fail(request, error)
@@ -306,31 +299,3 @@ def _finish(request: Request) -> None:
 def _fail(request: Request, error: BaseException) -> None:
     if not request.future.done() and request.future.set_running_or_notify_cancel():
         request.future.set_exception(error)
-
-
-def _text(blocks: list[Block]) -> str:
-    return plain_text(blocks[0])
-
-
-def _joined(
-    request: Request, document: Document, render: Callable[[list[Block]], str], sentences: Sequence[_Sentence]
-) -> Translation:
-    """The k-th translation of a text has the k-th hypothesis of each sentence, or its last one."""
-    found: dict[str, float] = {}
-    aligned: list[Alignment] = []
-    for rank in range(1 + request.alternatives):
-        chosen = [sentence.hypotheses[min(rank, len(sentence.hypotheses) - 1)] for sentence in sentences]
-        scores = [hypothesis.score for hypothesis in chosen if hypothesis.score is not None]
-        given = [hypothesis.text for hypothesis in chosen], [hypothesis.alignment for hypothesis in chosen]
-        text = render(document.join(*given))
-        if text not in found:
-            found[text] = sum(scores) / max(1, len(scores))
-            aligned += document.aligned_texts(*given) if request.alignments else []
-    flags = {flag for sentence in sentences for flag in sentence.flags}
-    return Translation(
-        list(found),
-        list(found.values()) if request.alternatives else [],
-        sorted(flags),
-        [str(alignment) for alignment in aligned],
-        [alignment.word_scores for alignment in aligned],
-    )

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
 from tempfile import mkdtemp
@@ -21,23 +21,21 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse
 from pydantic import BaseModel
 from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
-from residual_hf.base.archives import open_archive
-from residual_hf.base.errors import InputError, requires
 from residual_hf.base.files import NO_SPACE
-from residual_hf.documents import ARCHIVES, DOCUMENTS
+from residual_hf.documents import DOCUMENTS
 
-from .batcher import Request as TranslationRequest
+from .http_limits import request_limit
 from .languages import Languages
+from .layout import File
+from .messages import DISCONNECTED, terms
 from .server_settings import ServerSettings
+from .translations import Translations
 
 FORMATS = (".txt", *DOCUMENTS)
-FIELDS = ("source", "target", "api_key")
-MOST_DOCUMENTS = 32  # at a time
-SHARE = 50  # blocks of a document that are translated before those of other requests have their turn
-UNPACKED = 10  # times the allowed size that archives may have unpacked; files of text have this fraction of it
-SAMPLE = 10_000  # characters whose language is detected
+FIELDS = ("source", "target", "glossary", "api_key")
 KEPT_FILES, KEPT_SECONDS = 100, 3600
 TRANSLATED = "translated "
 LONGEST_NAME = 60  # characters, of up to four bytes: file systems allow 255 bytes
@@ -92,76 +90,32 @@ def file_routes(
     languages: Languages,
     settings: ServerSettings,
     kept: DocumentFolder,
-    *,
+    translations: Translations,
     check_key: Callable[[str], None],
-    choose: Callable[[str, str, str], Awaitable[tuple[Any, str]]],
-    translated: Callable[[TranslationRequest, Request], Awaitable[Sequence[Any]]],
 ) -> APIRouter:
-    """The routes for documents.
-
-    Args:
-        check_key: raises `HTTPException` for a wrong API key.
-        choose: the detected languages and the source language, for source, target and text.
-        translated: the results of a request.
-    """
+    """The routes for documents. `check_key` raises `HTTPException` for a wrong API key."""
     router = APIRouter()
-    too_many = HTTPException(429, "Too many documents are being translated", headers={"Retry-After": "10"})
-    reading = asyncio.Lock()  # one document at a time is taken apart
-    documents = 0
-    uploads: list[asyncio.Task[tuple[Path, dict[str, str]]]] = []  # the oldest first
-
-    async def uploaded(folder: Path, request: Request) -> tuple[Path, dict[str, str]]:
-        """What a client sends, unless another client takes the place of one that is slow."""
-        uploads.append(upload := asyncio.create_task(received(request, folder, check_key)))
-        try:
-            await asyncio.wait({upload})
-        finally:
-            upload.cancel()
-            with suppress(ValueError):  # another client has its place
-                uploads.remove(upload)
-        if upload.cancelled():
-            raise too_many
-        return upload.result()
-
-    async def patiently(job: TranslationRequest, request: Request) -> Sequence[Any]:
-        while True:
-            try:
-                return await translated(job, request)
-            except HTTPException as error:
-                if error.status_code != 429:
-                    raise
-                await asyncio.sleep(1)
 
     async def translate(folder: Path, request: Request) -> Path:
         """The translation of the document that a client sends."""
-        path, fields = await uploaded(folder, request)
-        try:
-            async with reading:
-                document = await asyncio.to_thread(read, path, settings)
-        except InputError as error:
-            raise HTTPException(400, f"file: {str(error).replace(str(path), path.name)}") from None
-        if (length := len(document.text)) > settings.file_char_limit:
-            raise HTTPException(400, f"file: {length} characters given, must be at most {settings.file_char_limit}")
-        _, source = await choose(fields["source"], fields["target"], document.text[:SAMPLE])
-        found: list[Any] = []
-        for blocks in shares(document.blocks, settings.char_limit):
-            job = TranslationRequest([], source, fields["target"], blocks=blocks)
-            (result,) = await (patiently if found else translated)(job, request)
-            found += json.loads(result.texts[0])
-            os.utime(folder)
-        output = folder / f"{TRANSLATED}{path.name}"
-        await asyncio.to_thread(document.write, output, found, source, fields["target"])
-        path.unlink()
+        with ExitStack() as place:
+
+            def begin(fields: dict[str, Any]) -> None:
+                check_key(str(fields.get("api_key", "")))
+                place.enter_context(translations.place(request))
+
+            path, fields = await received(request, folder, request_limit(settings), begin)
+            output = folder / f"{TRANSLATED}{path.name}"
+            file = File(path, output, settings.file_bytes, settings.file_char_limit)
+            text = await translations.sample(file, request) if fields["source"] == "auto" else ""
+            route, _ = await asyncio.to_thread(languages.choose, fields["source"], fields["target"], text)
+            await translations.of_file(
+                file, route, terms(fields["glossary"]) or {}, request, partial(os.utime, folder)
+            )
         return output
 
     @router.post("/translate_file", openapi_extra={"requestBody": described(languages)})
     async def translate_file(request: Request) -> FileAnswer:
-        nonlocal documents
-        if documents >= MOST_DOCUMENTS:
-            if not uploads:
-                raise too_many
-            uploads.pop(0).cancel()
-        documents += 1
         folder = None
         try:
             folder = kept.new()
@@ -170,12 +124,10 @@ def file_routes(
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, ClientDisconnect):
-                raise HTTPException(499, "The client has disconnected") from None
+                raise HTTPException(*DISCONNECTED) from None
             if isinstance(error, OSError) and error.errno in NO_SPACE:
                 raise HTTPException(507, "The disk of the server is full") from None
             raise
-        finally:
-            documents -= 1
         return FileAnswer(translatedFileUrl=str(request.url_for("download_file", name=quote(kept.name_of(output)))))
 
     @router.get("/download_file/{name}", response_class=FileResponse)
@@ -190,53 +142,52 @@ def file_routes(
     return router
 
 
-async def received(request: Request, folder: Path, check_key: Callable[[str], None]) -> tuple[Path, dict[str, str]]:
-    """The document in a request, which is saved in a folder, and the other fields of the form."""
+class Form(MultiPartParser):
+    """A form with one file. `begin` is called with the fields before it, when it begins."""
+
+    begin: Callable[[dict[str, Any]], None]
+
+    def on_headers_finished(self) -> None:
+        super().on_headers_finished()
+        if self._current_part.file is not None:
+            self.begin(dict(self.items))
+
+
+async def received(
+    request: Request, folder: Path, largest: int, begin: Callable[[dict[str, Any]], None]
+) -> tuple[Path, dict[str, str]]:
+    """The document in a request, which is saved in a folder, and the other fields, of at most `largest` bytes.
+
+    `begin` is called with the fields that are in the query or before the document, before that is read.
+    """
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise HTTPException(415, "Content-Type: must be multipart/form-data with a file")
-    async with request.form(max_files=1, max_fields=10) as form:
-        fields = {name: value if isinstance(value := form.get(name), str) else "" for name in FIELDS}
-        check_key(fields["api_key"])
-        upload = form.get("file")
+    query = dict(request.query_params)
+    form = Form(request.headers, request.stream(), max_files=1, max_fields=10, max_part_size=largest)
+    form.begin = lambda fields: begin(query | {name: value for name, value in fields.items() if value})
+    try:
+        found = await form.parse()
+    except MultiPartException as error:
+        raise HTTPException(400, error.message) from None
+    try:
+        fields = {name: str(found.get(name) or query.get(name) or "") for name in FIELDS}
+        upload = found.get("file")
         if not isinstance(upload, UploadFile):
-            raise HTTPException(400, "file: missing")
+            begin(fields)
+            raise HTTPException(400, "Invalid request: missing file parameter")
         given = (upload.filename or "").replace("\\", "/").rpartition("/")[2]
         name = re.sub(r"[^\w.() -]", "_", given)[-LONGEST_NAME:]
         if not name.lower().endswith(FORMATS):
             raise HTTPException(400, f"file: {name!r} given, must end in one of {', '.join(FORMATS)}")
+        for field in ("source", "target"):
+            if not fields[field]:
+                raise HTTPException(400, f"Invalid request: missing {field} parameter")
         path = folder / name
         with path.open("xb") as file:
             await asyncio.to_thread(shutil.copyfileobj, upload.file, file)
+    finally:
+        await found.close()
     return path, fields
-
-
-def shares(blocks: Sequence[Any], characters: int) -> Iterator[list[Any]]:
-    """Parts of a document: at most `SHARE` blocks, and so many characters unless it is one block."""
-    share: list[Any] = []
-    size = 0
-    for block in blocks:
-        length = len(json.dumps(block, ensure_ascii=False))
-        if share and (len(share) == SHARE or size + length > characters):
-            yield share
-            share, size = [], 0
-        share.append(block)
-        size += length
-    if share:
-        yield share
-
-
-def read(path: Path, settings: ServerSettings) -> Any:
-    """A document of the allowed size. Raises `InputError` for another one."""
-    with requires("documents"):
-        from residual_hf.documents.translation import NumberedDocument
-    if path.suffix.lower() in ARCHIVES:
-        with open_archive(path, UNPACKED * settings.file_bytes):
-            pass
-    elif path.stat().st_size > settings.file_bytes // UNPACKED:
-        raise InputError(
-            f"{path}: has {path.stat().st_size} bytes, must have at most {settings.file_bytes // UNPACKED}"
-        )
-    return NumberedDocument(path)
 
 
 def described(languages: Languages) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import socket
 import time
+from collections import Counter
 from contextlib import suppress
 from copy import deepcopy
 from typing import Any
@@ -22,8 +22,8 @@ from .server_settings import ServerSettings
 
 OVERHEAD = 65_536  # bytes of a request besides its text
 BYTES_PER_CHARACTER = 12  # of a character in JSON, a form or a query, escaped: \\uXXXX\\uXXXX or %XX%XX%XX%XX
-BYTES_PER_LINE = 16  # of a request of the most bytes, at least; above the lines of a text of the most characters
-CHUNK, LAST_CHUNK = re.compile(rb"^[0-9A-Fa-f]+[;\r]", re.MULTILINE), re.compile(rb"^0+[;\r]", re.MULTILINE)
+BYTES_PER_HEADER = 16  # of headers of the most bytes, at least
+MOST_SMALL_CHUNKS, BYTES_PER_CHUNK = 1000, 32  # chunks of fewer bytes than the mean of all may be
 RECEIVED = (h11.DONE, h11.MUST_CLOSE, h11.MIGHT_SWITCH_PROTOCOL)  # states of a client whose request is complete
 
 
@@ -84,40 +84,61 @@ def most_files() -> int:
     return 1 << 20
 
 
+class LimitedConnection(h11.Connection):
+    """Refuses a body of many chunks of a few bytes, because h11 is slow at them."""
+
+    chunks = received = 0
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self.chunks = self.received = 0
+        elif isinstance(event, h11.Data):
+            self.chunks += event.chunk_start
+            self.received += len(event.data)
+            if self.chunks > MOST_SMALL_CHUNKS + self.received // BYTES_PER_CHUNK:
+                raise h11.RemoteProtocolError("the chunks of the body are too small")
+        return event
+
+
 class LimitedProtocol(H11Protocol):
     """HTTP/1.1 over one connection, which is closed unless the client does its part in `timeout_keep_alive` seconds.
 
     Its part is to send a complete request, from the start of the connection or the answer to the last one, and to read
-    the answer. At `limit_concurrency` connections, a new one replaces that which has waited longest for its client.
-    h11 limits the size of the headers; their number, and that of the chunks of a body, is limited by their lines,
-    because h11 is slow at them.
+    the answer. At `limit_concurrency` connections, a new one replaces that which has waited longest for its client,
+    among those of the address with the most of them. h11 limits the size of the headers; their number is limited by
+    their lines, because h11 is slow at them. (uvicorn has no time limit for a request, and refuses new connections
+    while others are unfinished.)
     """
 
     deadline: asyncio.TimerHandle | None = None
     waits_since = 0.0
     lines = 0
-    has_ended = False  # the body, perhaps: trailers follow
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.conn = LimitedConnection(h11.SERVER, self.config.h11_max_incomplete_event_size or OVERHEAD)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait_for_client()
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
-            waiting = (c for c in self.connections if isinstance(c, LimitedProtocol) and c.deadline)
-            min(waiting, key=lambda connection: connection.waits_since).drop()
+            waiting = [c for c in self.connections if isinstance(c, LimitedProtocol) and c.deadline]
+            of_address = Counter(connection.address for connection in waiting)
+            min(waiting, key=lambda connection: (-of_address[connection.address], connection.waits_since)).drop()
+
+    @property
+    def address(self) -> str | None:
+        return self.client[0] if self.client else None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        in_body = self.conn.their_state is h11.SEND_BODY
-        if not in_body or b"transfer-encoding" in dict(self.headers):
-            self.has_ended = in_body and (self.has_ended or LAST_CHUNK.search(data) is not None)
-            if self.has_ended:
-                self.lines += data.count(b"\r\n")
-            else:
-                self.lines += len(CHUNK.findall(data)) if in_body else data.partition(b"\r\n\r\n")[0].count(b"\n")
-            if self.lines > (self.config.h11_max_incomplete_event_size or 0) // BYTES_PER_LINE:
+        if self.conn.their_state is not h11.SEND_BODY:
+            self.lines += data.partition(b"\r\n\r\n")[0].count(b"\n")
+            if self.lines > (self.config.h11_max_incomplete_event_size or OVERHEAD) // BYTES_PER_HEADER:
                 self.drop()
                 return
         try:

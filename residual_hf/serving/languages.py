@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.language_names import detected_as, language_name
+from residual_hf.data.language_names import code_given, detected_as, language_name, variants
 from residual_hf.generation.translator import Translator
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import language_tags
 
 
 class Languages:
-    """Which translator serves which languages.
+    """Which translator serves which languages. A language in between joins two models.
 
     Args:
         translators: by the name of their model, for messages. The first that serves a pair of languages is used.
@@ -31,6 +32,7 @@ class Languages:
 
     def __init__(self, translators: dict[str, Translator], sources: Sequence[str] = (), target: str | None = None):
         self.translators: dict[tuple[str, str], Translator] = {}
+        sources, target = list(map(code_given, sources)), target and code_given(target)
         for name, translator in translators.items():
             config = translator.model.config
             if config.model_type != ResidualConfig.model_type:
@@ -67,9 +69,49 @@ class Languages:
             if label in self._by_label
         ] or [{"confidence": 0.0, "language": self.sources[0]}]
 
+    def route(self, source: str, target: str) -> list[str]:
+        """The languages from source to target, or of other regions, with one in between if no model serves the pair.
+
+        Raises `InputError`, in the words of LibreTranslate, if there are no such models.
+        """
+        begins, ends = variants(source, self.sources), variants(target, self.targets)
+        for begin, end in itertools.product(begins, ends):
+            if (begin, end) in self.translators:
+                return [begin, end]
+            for between in () if variants(begin, [end]) else self.targets:
+                if {(begin, between), (between, end)} <= self.translators.keys():
+                    return [begin, between, end]
+        for language in (source, target):
+            if not variants(language, [*self.sources, *self.targets]):
+                raise InputError(f"{language} is not supported")
+        names = [f"{language_name(language)} ({language})" for language in (target, source)]
+        raise InputError(f"{names[0]} is not available as a target language from {names[1]}")
+
+    def choose(self, source: str, target: str, text: str) -> tuple[list[str], dict[str, Any] | None]:
+        """The route, for the source "auto" from the most likely language of a text that has one, and that language.
+
+        Raises `InputError` as `route` does.
+        """
+        if source != "auto":
+            return self.route(source, target), None
+        detected = self.detect(text)
+        for found in detected:
+            with suppress(InputError):
+                return self.route(found["language"], target), found
+        return self.route(detected[0]["language"], target), detected[0]
+
     def listed(self) -> list[dict[str, Any]]:
-        """All languages with their English names and the languages they are translated to."""
-        targets: dict[str, list[str]] = {code: [] for code in (*self.sources, *self.targets)}
-        for source, target in self.translators:
-            targets[source].append(target)
-        return [{"code": code, "name": language_name(code), "targets": found} for code, found in targets.items()]
+        """All languages with their English names and the languages they are translated to.
+
+        Where that takes two models, `via` has the language in between.
+        """
+        found = []
+        for code in dict.fromkeys((*self.sources, *self.targets)):
+            targets, via = [target for source, target in self.translators if source == code], {}
+            for target in self.targets:
+                with suppress(InputError):
+                    begin, *between, end = self.route(code, target)
+                    if between and (begin, end) == (code, target):
+                        via[target] = between[0]
+            found.append({"code": code, "name": language_name(code), "targets": [*targets, *via], "via": via or None})
+        return found

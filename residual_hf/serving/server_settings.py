@@ -17,7 +17,11 @@ class ServerSettings(InputSettings):
 
     host: str = option("127.0.0.1", help="address to listen on; the default is reachable from this machine only")
     port: int = option(5000, minimum=0, maximum=65535, help="port to listen on; 0: any free one")
-    workers: int = option(1, minimum=1, help="processes, each with its own copy of the models and limits")
+    workers: int = option(
+        1,
+        minimum=1,
+        help="processes, each with its own copy of the models and limits; SIGHUP replaces them one by one",
+    )
     char_limit: int = option(5000, minimum=1, help="most characters of a request")
     max_queue: int = option(256, minimum=1, help="most requests that wait; further ones get status 429")
     timeout: float = option(

@@ -280,6 +280,17 @@ def test_a_language_that_the_model_does_not_have_is_refused(side):
             pair.translate("zwei", **languages)
 
 
+def test_other_regions_and_english_names_of_languages_are_those_of_the_model(caplog):
+    pair = translator(source_lang="de-CH", target_lang="en-GB")
+    expected = pair.translate("zwei")
+    for languages in (("de", "en"), ("German", "English"), ("de_AT", "en-US"), ("de-CH", "en-GB")):
+        assert pair.translate("zwei", source_lang=languages[0], target_lang=languages[1]) == expected
+    assert caplog.messages.count("de is translated as de-CH, the nearest language of the model") == 1
+    assert not any("en-GB is translated" in message for message in caplog.messages)
+    with pytest.raises(InputError, match="does not translate en to de"):
+        pair.translate("zwei", source_lang="en", target_lang="de")
+
+
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
 HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
 

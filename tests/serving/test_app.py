@@ -97,7 +97,7 @@ def test_lists_alternatives_and_layout(server, german):
     assert all(len(s) == 1 + len(a) for s, a in zip(answer["scores"], answer["alternatives"], strict=True))
     assert all(len(server.translate(SENTENCES[0], alternatives=one)[2]["scores"]) == 2 for one in (1, 1.0, "1"))
     assert answer["flags"] == [[], []] and "detectedLanguage" not in answer
-    assert server.translate([])[2] == {"translatedText": [], "flags": []}
+    assert server.translate(["", SENTENCES[0]])[2]["translatedText"] == ["", first]
 
 
 def test_alignments_and_word_scores_are_of_each_text_as_a_whole(server, german):
@@ -143,18 +143,28 @@ def test_html_and_forms(server, german):
     ("fields", "status", "message"),
     [
         ({"q": 5}, 400, "q: Input should be a valid string"),
-        ({"q": "x" * 301}, 400, "q: 301 characters given, must be at most 300"),
-        ({"q": ["xxx"] * 101}, 400, "q: 303 characters given"),
-        ({"q": [""] * 501}, 400, "q: 501 texts given, must be at most 500"),
+        ({"q": []}, 400, "Invalid request: missing q parameter"),
+        ({"q": ""}, 400, "Invalid request: missing q parameter"),
+        ({"q": "x" * 301}, 400, "Invalid request: request (301) exceeds text limit (300)"),
+        ({"q": ["xxx"] * 101}, 400, "Invalid request: request (303) exceeds text limit (300)"),
+        ({"q": [""] * 501}, 400, "Invalid request: request (501) exceeds text limit (500)"),
         ({"q": "x" * 100_000}, 413, "more than 69136 bytes"),
-        ({"source": "xx"}, 400, "xx to en is not supported, only de to en"),
-        ({"target": None}, 400, "target: "),
-        ({"format": "pdf"}, 400, "format: Input should be 'text' or 'html'"),
-        ({"alternatives": 6}, 400, "alternatives: Input should be less than or equal to 5"),
-        ({"alternatives": True}, 400, "alternatives: "),
+        ({"source": "xx"}, 400, "xx is not supported"),
+        ({"target": "zz"}, 400, "zz is not supported"),
+        ({"source": "en"}, 400, "English (en) is not available as a target language from English (en)"),
+        ({"source": None}, 400, "Invalid request: missing source parameter"),
+        ({"target": None}, 400, "Invalid request: missing target parameter"),
+        ({"format": "pdf"}, 400, "pdf format is not supported"),
+        ({"alternatives": 6}, 400, "Invalid request: alternatives parameter must be <= 5"),
+        ({"alternatives": True}, 400, "Invalid request: alternatives parameter is not a number"),
+        ({"alternatives": "abc"}, 400, "Invalid request: alternatives parameter is not a number"),
+        ({"glossary": {"Hund": ""}}, 400, "glossary: ['Hund', ''] given, must be a term and its translation"),
+        ({"glossary": "Hund"}, 400, "glossary: ['Hund'] given"),
+        ({"glossary": {"Hund": "x" * 300}}, 400, "request (305) exceeds text limit (300)"),
+        ({"glossary": dict.fromkeys(map(str, range(1001)), "x")}, 400, "glossary: 1001 terms given"),
     ],
 )
-def test_bad_requests_name_the_field(server, fields, status, message):
+def test_bad_requests_are_answered_in_the_words_of_libretranslate(server, fields, status, message):
     code, _, answer = server.translate(**({"q": "x"} | fields))
     assert code == status and message in answer["error"]
 
@@ -166,6 +176,7 @@ def test_bad_requests_name_the_field(server, fields, status, message):
         (b"\xff\xfe", "application/json", 400),
         (b'{"q": "\\ud800", "source": "de", "target": "en"}', "application/json", 400),
         (b"[]", "application/json", 400),
+        (b'["not", "a", "dict"]', "application/json", 400),
         (b"q=%FF%FE", "application/x-www-form-urlencoded", 400),
         (b"q=%FF&source=de&target=en", "application/x-www-form-urlencoded", 400),
         (b"q=\xff&source=de&target=en", "application/x-www-form-urlencoded", 400),
@@ -174,7 +185,7 @@ def test_bad_requests_name_the_field(server, fields, status, message):
         (b"nonsense", "multipart/form-data", 400),
         (FORM, "multipart/form-data; boundary=x; charset=undefined", 400),
         (b"q", "text/plain", 415),
-        (b"", "", 415),
+        (b"", "", 400),
     ],
 )
 def test_malformed_bodies_are_errors_of_the_client(server, body, content_type, status):
@@ -195,17 +206,87 @@ def test_unknown_paths_and_methods(server):
 def test_several_models_detection_and_keys(several):
     client = libretranslatepy.LibreTranslateAPI(several.url, KEY)
     found = {language["code"]: language["targets"] for language in client.languages()}
-    assert found == {"de": ["en"], "en": ["de", "fr"], "fr": []}
+    assert found == {"de": ["en", "fr"], "en": ["de", "fr"], "fr": []}
     assert [guess["language"] for guess in client.detect("Zwei Katzen schlafen auf dem Sofa")] == ["de", "en"]
     _, _, answer = several.translate("two cats sleep in the park", source="auto", target="fr", api_key=KEY)
     assert answer["detectedLanguage"]["language"] == "en"
     markup = '<p class="the cat and the dog">Zwei Katzen schlafen</p><script>if (the) return of the function</script>'
     _, _, answer = several.translate(markup, source="auto", target="en", format="html", api_key=KEY)
     assert answer["detectedLanguage"]["language"] == "de"
-    assert several.translate("x", target="fr", api_key=KEY)[0] == 400
+    assert several.translate("x", source="fr", target="de", api_key=KEY)[0] == 400
+    query = urllib.parse.urlencode({"api_key": KEY})
+    body = {"q": "two cats", "source": "en", "target": "de"}
+    assert several.request(f"translate?{query}", body)[0] == 200
+    form = urllib.parse.urlencode(body).encode()
+    assert several.request(f"translate?{query}", form, "application/x-www-form-urlencoded")[0] == 200
     for key in ("", "wrong", "ü"):
         assert several.translate("x", api_key=key)[0] == 403
     assert several.request("frontend/settings")[2]["keyRequired"] is True
+
+
+def test_what_the_tests_of_libretranslate_ask_of_paths_and_methods(server):
+    status, _, spec = server.request("spec")
+    assert status == 200 and "/translate" in spec["paths"]
+    assert [server.request(path, b"", "", "POST")[0] for path in ("spec", "languages", "health")] == [405] * 3
+    assert server.request("detect", method="GET")[0] == 405
+    assert server.request("detect", b"", "")[::2] == (400, {"error": "Invalid request: missing q parameter"})
+    _, _, found = server.request("detect", {"q": ["Der Hund schläft im Garten", "Das ist eine Katze"]})
+    assert found[0]["language"] == "de" and found[0]["confidence"] > 50
+    assert server.request("translate", b"[]")[2] == {"error": "Invalid JSON format"}
+
+
+def test_two_models_translate_by_way_of_the_language_between(several, german):
+    english = german.translate(SENTENCES[0])
+    _, _, expected = several.translate(english, source="en", target="fr", api_key=KEY)
+    assert "route" not in expected
+    status, _, answer = several.translate(SENTENCES[0], source="de", target="fr", api_key=KEY)
+    assert status == 200 and answer["route"] == ["de", "en", "fr"]
+    assert answer["translatedText"] == expected["translatedText"]
+    _, _, answer = several.translate([SENTENCES[0]], target="fr", alternatives=1, api_key=KEY)
+    assert answer["route"] == ["de", "en", "fr"] and len(answer["alternatives"][0]) == 1
+    listed = {language["code"]: language.get("via") for language in several.request("languages")[2]}
+    assert listed == {"de": {"fr": "en"}, "en": None, "fr": None}
+    for more in ({"alignments": True}, {"glossary": {"Hund": "chien"}}):
+        status, _, answer = several.translate(SENTENCES[0], target="fr", api_key=KEY, **more)
+        assert status == 400 and "de to en to fr, a translation of a translation" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("served", "asked", "route"),
+    [
+        ([("en-GB", "fr-FR")], ("en", "fr"), ["en-GB", "fr-FR"]),
+        ([("en", "fr")], ("en-GB", "fr_CA"), ["en", "fr"]),
+        ([("en-US", "de"), ("en", "de"), ("en-GB", "de")], ("en-GB", "de"), ["en-GB", "de"]),
+        ([("en-US", "de"), ("en", "de")], ("en-GB", "de"), ["en", "de"]),
+        ([("eng_Latn", "de")], ("English", "German"), ["eng_Latn", "de"]),
+        ([("gaa", "en"), ("ga", "en")], ("ga", "en"), ["ga", "en"]),
+        ([("en", "zh-Hans")], ("en", "zh-CN"), ["en", "zh-Hans"]),
+        ([("en", "zh-Hans")], ("en", "zh-TW"), None),
+        ([("en", "de"), ("de", "fr")], ("en-US", "fr"), ["en", "de", "fr"]),
+        ([("de", "pt-BR"), ("de", "en"), ("en", "pt-PT")], ("de", "pt-PT"), ["de", "en", "pt-PT"]),
+        ([("de", "en"), ("en", "de")], ("de", "de"), None),
+        ([("de", "en"), ("en", "fr"), ("fr", "es")], ("de", "es"), None),
+    ],
+)
+def test_routes_are_those_of_the_nearest_languages(served, asked, route):
+    languages = Languages.__new__(Languages)
+    languages.translators = dict.fromkeys(served)
+    languages.sources, languages.targets = map(list, zip(*served, strict=True))
+    if route is None:
+        with pytest.raises(InputError, match="is not supported|not available as a target"):
+            languages.route(*asked)
+    else:
+        assert languages.route(*asked) == route
+
+
+def test_a_request_has_a_glossary_of_its_own(server):
+    term, wanted = SENTENCES[0].split()[2], "cats"
+    _, _, plain = server.translate(SENTENCES[0])
+    assert wanted not in plain["translatedText"]
+    for glossary in ({term: wanted}, f"{term}\t{wanted}\n"):
+        _, _, answer = server.translate(SENTENCES[0], glossary=glossary)
+        assert wanted in answer["translatedText"]
+    assert server.translate(SENTENCES[0])[2] == plain
 
 
 def test_languages_are_detected_without_their_regions():
@@ -230,7 +311,7 @@ def test_a_tokenizer_that_adds_codes_gets_both_languages(tmp_path):
 def test_health_metrics_and_page(server):
     server.translate("Hund")
     assert server.request("health")[2] == {"status": "ok"}
-    assert 'requests_total{path="/translate",status="200"}' in server.request("metrics")[2]
+    assert 'residual_hf_requests_total{path="/translate",status="200"}' in server.request("metrics")[2]
     status, headers, page = server.request("")
     assert status == 200 and "default-src 'none'" in headers["Content-Security-Policy"]
     assert not re.search(r"(src|href)=\"(?!data:)|url\(|https?:", page)  # nothing from elsewhere
@@ -272,14 +353,14 @@ def test_a_client_that_disconnects_frees_its_place_in_the_queue(german):
     body = json.dumps({"q": "Hund", "source": "de", "target": "en"})
     gone = http.client.HTTPConnection("127.0.0.1", int(server.url.rpartition(":")[2].strip("/")))
     gone.request("POST", "/translate", body, {"Content-Type": "application/json"})
-    server.wait_for("\nwaiting_requests 1.0")
+    server.wait_for("\nresidual_hf_waiting_requests 1.0")
     gone.close()
-    server.wait_for("\nwaiting_requests 0.0")
+    server.wait_for("\nresidual_hf_waiting_requests 0.0")
     slow.free.set()
     assert server.translate("Hund")[0] == 200
     with socket.create_connection((gone.host, gone.port)) as upload:
         upload.sendall(b"POST /translate HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
-    server.wait_for('requests_total{path="/translate",status="499"} 2.0')
+    server.wait_for('residual_hf_requests_total{path="/translate",status="499"} 2.0')
     server.close()
 
 
@@ -314,7 +395,7 @@ def test_sigterm_answers_accepted_requests(tmp_path):
             time.sleep(0.01)
         send = Request(f"{url}/translate", body, {"Content-Type": "application/json"})
         future = pool.submit(urlopen, send, timeout=60)
-        while not future.done() and b"\nwaiting_requests 1.0" not in urlopen(f"{url}/metrics").read():
+        while not future.done() and b"\nresidual_hf_waiting_requests 1.0" not in urlopen(f"{url}/metrics").read():
             time.sleep(0.01)
         os.kill(pid, signal.SIGTERM)
         answer = json.load(future.result())
@@ -328,7 +409,7 @@ def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, c
     unknown = translator()
     with pytest.raises(InputError, match="--source-lang: missing, required because the config of a names none"):
         Languages({"a": unknown})
-    assert list(Languages({"a": unknown}, ["de"], "en").translators) == [("de", "en")]
+    assert list(Languages({"a": unknown}, ["de"], "English").translators) == [("de", "en")]
     with pytest.raises(InputError, match="a: source and target language are 'en', but a server translates"):
         Languages({"a": unknown}, ["en"], "en")
     (tmp_path / "keys").write_text("secret\n", encoding="utf-8-sig")

@@ -108,7 +108,7 @@ def test_suspicious_translations_are_searched_again_and_flagged(make):
     assert [f.flags for f in found] == [["repetition"], ["copy"], [], ["numbers"]]
     assert [f.texts for f in found] == [["again"], ["again"], ["en:GUT"], ["at 21"]]
     for flag in ("copy", "numbers"):
-        assert batcher.metrics.registry.get_sample_value("flagged_sentences_total", {"flag": flag}) == 1
+        assert batcher.metrics.registry.get_sample_value("residual_hf_flagged_sentences_total", {"flag": flag}) == 1
 
 
 def test_an_error_fails_the_batch_only(make):

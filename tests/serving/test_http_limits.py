@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import logging
 import socket
+import sys
 import time
 
 import pytest
@@ -123,6 +124,26 @@ def test_unfinished_requests_do_not_shut_out_others(server):
     assert sum(map(is_closed, waiting[:20])) == 20
     for connection in waiting:
         connection.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a second address of the own machine")
+def test_many_connections_of_one_address_do_not_end_those_of_others(server):
+    address = ("127.0.0.1", server.port)
+    with socket.create_connection(address, timeout=10, source_address=("127.0.0.2", 0)) as patient:
+        body = b'{"q": "zwei", "source": "de", "target": "en"}'
+        patient.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body[:9])
+        others = [connect(server, POST) for _ in range(30)]
+        patient.sendall(body[9:])
+        assert patient.recv(100).startswith(b"HTTP/1.1 200")
+    for connection in others:
+        connection.close()
+
+
+def test_a_short_text_may_come_in_many_chunks(server):
+    body = b'{"q": "zwei", "source": "de", "target": "en"}'
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    with connect(server, POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks) as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
 
 
 def test_a_large_request_is_answered_before_its_connection_is_closed(server):

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
+import multiprocessing
 import os
 import shutil
 import socket
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from io import BytesIO
 from urllib.request import urlopen
 
@@ -19,13 +21,14 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 
-from fastapi import HTTPException
+from support import hostile_layouts
 from support.server import Server
 
 from residual_hf.documents.translation import translate_document
 from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
 from residual_hf.generation.translator import Translator
-from residual_hf.serving import files
+from residual_hf.serving import files, translations
+from residual_hf.serving.batcher import SHORT_TEXT
 from residual_hf.serving.languages import Languages
 
 PAGE = f"<h1>{SENTENCES[2]}</h1><p>zwei <b>Katzen</b> schlafen<img src='x'></p>" + f"<p>{SENTENCES[0]}</p>" * 60
@@ -90,25 +93,20 @@ def test_a_document_is_translated_and_fetched(server, german, tmp_path):
     ("name", "content", "fields", "status", "message"),
     [
         ("a.txt", b"x", {"api_key": "guess"}, 403, "Invalid API key"),
-        (None, b"", {}, 400, "file: missing"),
+        (None, b"", {}, 400, "Invalid request: missing file parameter"),
         ("a.pdf", b"x", {}, 400, "file: 'a.pdf' given, must end in one of .txt, .html"),
         ("a.docx", b"x", {}, 400, "file: a.docx: cannot be read as a zip archive"),
         ("a.docx", word("x" * 11 * 2**20), {}, 400, "file: a.docx: has 1 files of 11 MiB unpacked, must have at most"),
         ("a.md", b"x" * 2**17, {}, 400, "file: a.md: has 131072 bytes, must have at most 104857"),
         ("a.txt", b"x" * 5001, {}, 400, "file: 5001 characters given, must be at most 5000"),
         ("a.docx", b"x" * 2 * 2**20, {}, 413, "The request has more than"),
-        ("a.txt", b"zwei", {"target": "fr"}, 400, "de to fr is not supported, only de to en"),
+        ("a.txt", b"zwei", {"target": "fr"}, 400, "fr is not supported"),
+        ("a.txt", b"zwei", {"target": ""}, 400, "Invalid request: missing target parameter"),
     ],
 )
 def test_what_cannot_be_translated_is_refused(server, name, content, fields, status, message):
     found, answer = send(server, name, content, **fields)
     assert (found, answer["error"][: len(message)]) == (status, message)
-
-
-def test_shares_of_a_document_are_limited_in_blocks_and_characters():
-    short, long = [["a"]] * 120, [["x" * 90], ["y" * 90], ["z" * 900]]
-    assert [len(share) for share in files.shares(short, 5000)] == [50, 50, 20]
-    assert [len(share) for share in files.shares(long, 200)] == [2, 1]
 
 
 def test_documents_are_limited_in_number_and_time(server, monkeypatch):
@@ -125,16 +123,17 @@ def test_documents_are_limited_in_number_and_time(server, monkeypatch):
     assert kept.new().exists()
     kept.close()
     assert not kept.folder.exists()
-    monkeypatch.setattr(files, "MOST_DOCUMENTS", 0)
-    assert send(server, "a.txt", b"zwei")[0] == 429
-    assert server.request("translate_file", b"", "application/json")[0] == 429
+    for limit in ("MOST_LAYOUTS", "MOST_OF_CLIENT"):
+        with monkeypatch.context() as patch:
+            patch.setattr(translations, limit, 0)
+            assert send(server, "a.txt", b"zwei")[0] == 429
 
 
 def test_a_full_disk_is_an_answer_and_takes_no_place(server, monkeypatch):
     def fail(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files, "MOST_DOCUMENTS", 1)
+    monkeypatch.setattr(translations, "MOST_LAYOUTS", 1)
     for place, name in ((files, "received"), (files.DocumentFolder, "new")) * 2:
         with monkeypatch.context() as patch:
             patch.setattr(place, name, fail)
@@ -142,43 +141,125 @@ def test_a_full_disk_is_an_answer_and_takes_no_place(server, monkeypatch):
     assert send(server, "a.txt", b"zwei")[0] == 200
 
 
-def test_clients_that_are_slow_to_send_a_document_do_not_keep_others_out(server, monkeypatch):
-    monkeypatch.setattr(files, "MOST_DOCUMENTS", 2)
-    head = b"POST /translate_file HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\n"
-    slow = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(3)]
-    for client in slow:
-        client.sendall(head + b"Content-Length: 1000\r\n\r\n--x\r\n")
-    assert slow[0].recv(100).startswith(b"HTTP/1.1 429")
-    assert send(server, "a.txt", b"zwei")[0] == 200
-    assert slow[1].recv(100).startswith(b"HTTP/1.1 429")
-    for client in slow:
+HEAD = b"POST /translate_file%s HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+FIELD = b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
+FILE = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'
+
+
+def begun(server, body, query=b""):
+    """A connection with the beginning of a large upload."""
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    client.sendall(HEAD % query + b"Content-Length: 100000\r\n\r\n" + body)
+    return client
+
+
+def test_the_key_is_checked_before_the_document_is_read(server):
+    for body, query in ((FIELD % (b"api_key", b"guess") + FILE, b""), (FILE, b""), (FILE, b"?api_key=guess")):
+        with begun(server, body, query) as client:
+            assert client.recv(100).startswith(b"HTTP/1.1 403")
+    rest = b"zwei\r\n" + FIELD % (b"source", b"de") + FIELD % (b"target", b"en") + b"--x--\r\n"
+    for query in ("api_key=a%20secret", "source=de&target=en&api_key=a%20secret"):
+        assert server.request(f"translate_file?{query}", FILE + rest, "multipart/form-data; boundary=x")[0] == 200
+
+
+def test_an_upload_is_not_ended_by_new_ones_and_one_client_does_not_take_all_places(server, monkeypatch):
+    monkeypatch.setattr(translations, "MOST_OF_CLIENT", 2)
+    with begun(server, FILE) as stranger:  # without a key: takes no place
+        assert stranger.recv(100).startswith(b"HTTP/1.1 403")
+    key = FIELD % (b"api_key", b"a secret")
+    early, *others = [begun(server, key + FILE) for _ in range(4)]
+    assert [client.recv(100)[:12] for client in others[1:]] == [b"HTTP/1.1 429"] * 2
+    early.settimeout(0.5)
+    with pytest.raises(TimeoutError):
+        early.recv(100)
+    for client in (early, *others):
         client.close()
+    server.wait_for('path="/translate_file",status="499"')
+    assert send(server, "a.txt", b"zwei")[0] == 200
 
 
-def test_documents_that_arrive_at_once_replace_different_slow_ones(german, tmp_path, monkeypatch):
-    active, most = [], []
+def chunked(data, size):
+    parts = [data[start : start + size] for start in range(0, len(data), size)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
-    async def receive(request, folder, check_key):
-        active.append(request)
-        most.append(len(active))
-        try:
-            await asyncio.sleep(5 if request == "slow" else 0)
-            raise HTTPException(400, "read")
-        finally:
-            active.remove(request)
 
-    async def answers():
-        slow = [asyncio.create_task(post("slow")) for _ in range(2)]
-        await asyncio.sleep(0.1)
-        return await asyncio.gather(*slow, post("fast"), post("fast"), return_exceptions=True)
+@pytest.mark.parametrize("lines", [b"1a\r\n", b"0\r\n", b"0\r\n\r\n", b"ff;x\r\n"])
+def test_chunks_are_not_confused_with_the_lines_of_a_document(server, lines):
+    fields = b"".join(FIELD % field for field in ((b"api_key", b"a secret"), (b"source", b"de"), (b"target", b"en")))
+    body = fields + FILE + lines * 12_000 + b"\r\n--x--\r\n"
+    for size in (8192, 100):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+            client.sendall(HEAD % b"" + b"Transfer-Encoding: chunked\r\n\r\n")
+            sent = chunked(body, size)
+            for start in range(0, len(sent), 10_000):  # as they come over a network
+                time.sleep(0.005)
+                client.sendall(sent[start : start + 10_000])
+            answer = client.recv(1000)
+        assert answer.startswith(b"HTTP/1.1 400") and b"characters given, must be at most 5000" in answer
 
-    monkeypatch.setattr(files, "received", receive)
-    monkeypatch.setattr(files, "MOST_DOCUMENTS", 2)
-    unused = dict.fromkeys(("check_key", "choose", "translated"))
-    languages, kept = Languages({"german": german}), files.DocumentFolder(tmp_path)
-    post = files.file_routes(languages, None, kept, **unused).routes[0].endpoint
-    assert [answer.status_code for answer in asyncio.run(answers())] == [429, 429, 400, 400]
-    assert max(most) == 2
+
+@pytest.mark.parametrize("layout", ["FileLayout", "TextLayout"])
+def test_what_takes_too_long_stops_nobody_else(german, monkeypatch, layout):
+    monkeypatch.setattr(translations, layout, hostile_layouts.Slow)
+    server = Server(Languages({"german": german}), timeout=4, char_limit=10_000)
+    long = partial(server.translate, "zwei Katzen " * 300)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(partial(send, server, "a.html", PAGE.encode()) if layout == "FileLayout" else long)
+        while not slow.done():
+            start = time.monotonic()
+            assert server.request("health")[0] == 200 and server.translate("zwei")[0] == 200
+            assert time.monotonic() - start < 3
+    assert slow.result()[0] == 504
+    while multiprocessing.active_children():
+        time.sleep(0.01)
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("layout", "status", "message"),
+    [
+        ("Dead", 400, "The text or document needs too much memory or time to be read"),
+        ("Large", 400, "cannot be read within the limits of the server (MemoryError)"),
+        ("Full", 507, "The disk of the server is full"),
+        ("Broken", 500, "Internal server error"),
+    ],
+)
+def test_what_goes_wrong_in_a_process_is_an_error_of_its_document(server, monkeypatch, layout, status, message):
+    monkeypatch.setattr(translations, "FileLayout", getattr(hostile_layouts, layout))
+    assert send(server, "a.txt", b"zwei") == (status, {"error": message})
+    assert server.request("health")[0] == 200
+
+
+def test_a_long_text_is_translated_as_short_ones_are(german, monkeypatch):
+    server = Server(Languages({"german": german}), char_limit=10_000)
+    text = "".join(f"- {sentence}\n\n" for sentence in SENTENCES * 25)
+    found = {sentence: german.translate(sentence) for sentence in SENTENCES}
+    status, _, answer = server.translate([text, SENTENCES[0]], alternatives=1)
+    assert status == 200 and len(text) > SHORT_TEXT
+    assert answer["translatedText"] == ["".join(f"- {found[s]}\n\n" for s in SENTENCES * 25), found[SENTENCES[0]]]
+    assert len(answer["scores"][0]) == 1 + len(answer["alternatives"][0])
+    monkeypatch.setattr(translations, "MOST_OF_CLIENT", 1)
+    with ThreadPoolExecutor(3) as pool:  # which wait for each other
+        assert [each[2]["translatedText"] for each in pool.map(server.translate, [text] * 3)] == answer[
+            "translatedText"
+        ][:1] * 3
+    marked = "".join(f"<p>{sentence}</p>\n" for sentence in SENTENCES * 25)
+    _, _, answer = server.translate(marked, format="html")
+    assert answer["translatedText"] == "".join(f"<p>{found[sentence]}</p>\n" for sentence in SENTENCES * 25)
+    server.close()
+
+
+def test_a_document_goes_by_way_of_another_language(german):
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(tokenizer, source_lang="en", target_lang="fr")
+    model.generation_config.no_repeat_ngram_size = 3
+    french = Translator(model, tokenizer, german.settings)
+    server = Server(Languages({"german": german, "french": french}))
+    status, answer = send(server, "a.html", f"<p>{SENTENCES[0]}</p>".encode(), target="fr")
+    assert status == 200
+    with urlopen(answer["translatedFileUrl"]) as found:
+        assert french.translate(german.translate(SENTENCES[0])) in found.read().decode()
+    server.close()
 
 
 def test_processes_share_a_folder_of_documents(tmp_path):

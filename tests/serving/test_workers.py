@@ -114,7 +114,7 @@ def test_a_killed_worker_is_replaced_and_the_others_answer(tmp_path):
     tokenizer = tiny_tokenizer()
     save_checkpoint(tiny_model(tokenizer, source_lang="de", target_lang="en"), tokenizer, tmp_path / "model")
     server = Workers(tmp_path / "model")
-    translated = 'requests_total{path="/translate",status="200"}'
+    translated = 'residual_hf_requests_total{path="/translate",status="200"}'
     try:
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda _: server.request("/translate", SHORT), range(24)))
@@ -123,17 +123,17 @@ def test_a_killed_worker_is_replaced_and_the_others_answer(tmp_path):
             server.wait_for(lambda: len(server.processes()) == 2)
             before = server.processes()
             running = [pool.submit(server.request, "/translate", LONG) for _ in range(8)]
-            server.wait_for(lambda: server.metric("waiting_requests") > 4)
+            server.wait_for(lambda: server.metric("residual_hf_waiting_requests") > 4)
             os.kill(min(before), signal.SIGKILL)
             answers = [future.result() for future in running]
             assert all(status == 200 or isinstance(error, ConnectionError) for status, error in answers)
             done = 24 + sum(status == 200 for status, _ in answers)
             server.wait_for(lambda: len(server.processes() - before) == 1)
             assert server.request("/translate", SHORT)[0] == 200
-            server.wait_for(lambda: server.metric("waiting_requests") == 0)
+            server.wait_for(lambda: server.metric("residual_hf_waiting_requests") == 0)
             server.wait_for(lambda: server.metric(translated) == done + 1)
             accepted = pool.submit(server.request, "/translate", LONG)
-            server.wait_for(lambda: server.metric("waiting_requests") == 1)
+            server.wait_for(lambda: server.metric("residual_hf_waiting_requests") == 1)
             server.process.send_signal(signal.SIGTERM)
             assert accepted.result()[0] == 200
         assert server.process.wait(60) == 0

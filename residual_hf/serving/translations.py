@@ -1,0 +1,211 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The texts and documents of requests on their way through the batcher."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from fastapi import HTTPException, Request
+
+from residual_hf.base.errors import InputError
+from residual_hf.data.glossary import Glossary
+from residual_hf.generation.translator import Translator, check_glossary_use
+
+from .batcher import SHORT_TEXT, Batcher, ClosingError
+from .batcher import Request as Job
+from .isolation import Layouts
+from .layout import File, FileLayout, FileSample, Found, TextLayout, Texts, Translation
+from .messages import DISCONNECTED, TranslateBody
+from .server_settings import ServerSettings
+
+MOST_LAYOUTS, MOST_OF_CLIENT = 32, 8  # long texts and documents at a time
+MEMORY, OF_DOCUMENT = 2**30, 100  # bytes that the process of one of them may take: so many, and so often a document's
+STARTS_WITHIN = 60  # seconds, the first of them
+SHARE = 50  # sentences of one of them that are translated before those of other requests have their turn
+WAIT = 0.1  # seconds until what waits for its place tries again
+SHORT_TEXTS = 10_000  # characters of all texts of a request without a process
+SAMPLE = 10_000  # characters whose language is detected
+T = TypeVar("T")
+
+
+class Translations:
+    """Translates the texts and documents of requests.
+
+    A text of more than `SHORT_TEXT` characters, a list of more than `SHORT_TEXTS`, or a document has a process of its
+    own, see `isolation`, and its sentences take turns with those of other requests.
+    """
+
+    def __init__(self, batcher: Batcher, settings: ServerSettings):
+        self.batcher, self.settings = batcher, settings
+        self._threads = ThreadPoolExecutor(MOST_LAYOUTS, "layouts")  # each waits for a process
+        self._clients = Counter[str]()  # with long texts and documents in progress
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    @contextmanager
+    def place(self, request: Request) -> Iterator[None]:
+        """A place for a long text or document. Raises `HTTPException` if all, or those of the client, are taken."""
+        client = request.client.host if request.client else ""
+        if sum(self._clients.values()) >= MOST_LAYOUTS or self._clients[client] >= MOST_OF_CLIENT:
+            taken = "Too many long texts or documents are being translated"
+            raise HTTPException(429, taken, headers={"Retry-After": "10"})
+        self._clients[client] += 1
+        try:
+            yield
+        finally:
+            self._clients[client] -= 1
+            self._clients += Counter()  # keeps no client without any
+
+    @asynccontextmanager
+    async def _place_in_turn(self, request: Request) -> AsyncIterator[None]:
+        """A place, for which a text waits behind those of its client."""
+        end = time.monotonic() + self.settings.timeout
+        with ExitStack() as taken:
+            while True:
+                try:
+                    taken.enter_context(self.place(request))
+                    break
+                except HTTPException:
+                    if time.monotonic() > end:
+                        raise
+                await asyncio.sleep(WAIT)
+            yield
+
+    async def of_texts(
+        self, texts: list[str], body: TranslateBody, route: list[str], request: Request
+    ) -> list[Translation]:
+        """The translations of texts, by way of each language of a route."""
+        check_route(route, body.glossary or body.alignments)
+        flags: list[set[str]] = [set() for _ in texts]
+        found: list[Translation] = []
+        for source, target in pairwise(route):
+            alternatives = body.alternatives if target == route[-1] else 0
+            translator = self._with_terms(source, target, body.glossary)
+            asked = body.format == "html", alternatives, body.alignments
+            job = Job(texts, source, target, *asked, translator=translator)
+            sizes = list(map(len, texts))
+            if max(sizes) <= SHORT_TEXT and sum(sizes) <= SHORT_TEXTS:
+                found = await self._translated(job, request)
+            else:
+                given = Texts(texts, source, *asked)
+                layout = self._layout(TextLayout, given, request, job)
+                async with self._place_in_turn(request), layout as (sentences, join):
+                    found = await join(await self._in_shares(job, sentences, request))
+            texts = [each.texts[0] for each in found]
+            for known, each in zip(flags, found, strict=True):
+                known.update(each.flags)
+        return [replace(each, flags=sorted(known)) for each, known in zip(found, flags, strict=True)]
+
+    async def of_file(
+        self, file: File, route: list[str], glossary: dict[str, str], request: Request, progress: Callable[[], Any]
+    ) -> None:
+        """Write the translation of a document; `progress` is called after each share of its sentences."""
+        check_route(route, glossary)
+        output, between = file.output, file.path.with_name(f"between {file.path.name}")
+        for source, target in pairwise(route):
+            is_last = target == route[-1]
+            file = replace(file, output=output if is_last else between, source=source, target=target)
+            job = Job([], source, target, translator=self._with_terms(source, target, glossary))
+            async with self._layout(FileLayout, file, request, job) as (sentences, join):
+                await join(await self._in_shares(job, sentences, request, progress))
+            file.path.unlink()
+            file = replace(file, path=between)
+
+    async def sample(self, file: File, request: Request) -> str:
+        """The beginning of a document."""
+        async with self._layout(FileSample, file, request) as (((text, _),), _):
+            return text[:SAMPLE]
+
+    def _with_terms(self, source: str, target: str, terms: dict[str, str]) -> Translator | None:
+        """The translator with terms before its own, if there are any. Raises `InputError` if it cannot use them."""
+        if not terms:
+            return None
+        served = self.batcher.translators[source, target]
+        check_glossary_use(served.model)
+        known = {} if served.glossary is None else served.glossary.targets
+        rows = [(term, each) for term, targets in known.items() if term not in terms for each in targets]
+        glossary = Glossary([*terms.items(), *rows])
+        return Translator(served.model, served.tokenizer, served.settings, served.shortlist, glossary)
+
+    @asynccontextmanager
+    async def _layout(
+        self, layout: type[Any], given: Any, request: Request, job: Job | None = None
+    ) -> AsyncIterator[tuple[Any, Callable[[list[Found]], Any]]]:
+        """The sentences of a layout in a process of its own, and the function that joins their translations."""
+
+        async def waiting(function: Callable[..., T], *arguments: Any, timeout: float = self.settings.timeout) -> T:
+            future = asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+            return await finished(future, request, timeout)
+
+        fits = bool if job is None else self.batcher.fits(job, self.batcher.encoder(job))
+        layouts = Layouts(layout, given, MEMORY + OF_DOCUMENT * self.settings.file_bytes, fits)
+        try:
+            await waiting(layouts.start, timeout=STARTS_WITHIN)
+            yield await waiting(layouts.sentences), partial(waiting, layouts.joined)
+        except (EOFError, ConnectionError):
+            raise HTTPException(400, "The text or document needs too much memory or time to be read") from None
+        finally:
+            layouts.end()
+
+    async def _in_shares(
+        self,
+        job: Job,
+        sentences: list[tuple[str, bool]],
+        request: Request,
+        progress: Callable[[], Any] = lambda: None,
+    ) -> list[Found]:
+        """The translations of sentences, between those of other requests."""
+        found: list[Found] = []
+        for start in range(0, len(sentences), SHARE):
+            share = replace(job, texts=(), sentences=sentences[start : start + SHARE])
+            found += await self._translated(share, request, patient=start > 0)
+            progress()
+        return found
+
+    async def _translated(self, job: Job, request: Request, *, patient: bool = False) -> list[Any]:
+        """The result of a job. It waits for its place in the queue if it is patient."""
+        while True:
+            try:
+                future = self.batcher.submit(replace(job))
+                break
+            except ClosingError:
+                raise HTTPException(503, "The server is shutting down, or has failed (see /health)") from None
+            except queue.Full:
+                if not patient:
+                    headers = {"Retry-After": str(self.batcher.retry_after)}
+                    raise HTTPException(429, "Too many requests are waiting", headers=headers) from None
+            await asyncio.sleep(WAIT)
+        return await finished(asyncio.wrap_future(future), request, self.settings.timeout)
+
+
+def check_route(route: list[str], wanted: Any) -> None:
+    """Raise `InputError` if a route has a language in between although terms or alignments are wanted."""
+    if wanted and len(route) > 2:
+        raise InputError(f"glossary, alignments: not with {' to '.join(route)}, a translation of a translation")
+
+
+async def finished(translation: asyncio.Future[T], request: Request, timeout: float) -> T:
+    """The result of a translation, which is cancelled after `timeout` seconds or if the client disconnects."""
+    client = asyncio.ensure_future(request.receive())  # after the body, it only receives that the client has gone
+    waiting: set[asyncio.Future[Any]] = {translation, client}
+    try:
+        await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if translation.done():
+            return translation.result()
+        if client.done():
+            raise HTTPException(*DISCONNECTED)
+        raise HTTPException(504, f"Not translated within {timeout:g} seconds")
+    finally:
+        translation.cancel()
+        client.cancel()
