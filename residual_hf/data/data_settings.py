@@ -19,7 +19,10 @@ SPLITS = ("train", "valid", "test")
 SIDES = {"both": ("source", "target"), "source": ("source",), "target": ("target",)}
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, as in fairseq's dictionaries
 BREAK_MODES = ("none", "complete", "complete_doc", "eos")
-UNITS = (".tmx", ".xlf", ".xliff", ".po")
+XLIFF = (".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".mxliff", ".txlf")
+"""The files of Trados, memoQ, Memsource and Wordfast are XLIFF 1.2 with elements of their own."""
+PO = (".po", ".pot")
+UNITS = (".tmx", *XLIFF, ".po")
 TABLES = (".csv", ".tsv", ".xlsx")
 PAIR_FILES = (*UNITS, *TABLES, ".jsonl", ".parquet")
 SPEC_AUGMENT = {"lb": (1, 27, 1, 100), "ld": (2, 27, 2, 100)}

@@ -21,8 +21,9 @@ from residual_hf.checkpoint import model_folder
 from residual_hf.checkpoint_checks import check_presence
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec, DataSettings, TokenizerSettings
-from residual_hf.data.pair_formats import LANGUAGE, languages_in, same_language, with_lower_language
+from residual_hf.data.pair_formats import LANGUAGE, languages_in, with_lower_language
 from residual_hf.data.pair_reader import PairReader, check_files
+from residual_hf.data.pair_rows import same_language
 from residual_hf.data.sample_checks import sample_faults, take_sample
 from residual_hf.data.scripts import WITHOUT_SPACES, share_of_script
 from residual_hf.data.splitting import SplitReport, split_corpus

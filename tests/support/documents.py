@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,10 +29,23 @@ def in_upper_case(translator: Any, blocks: Any, **languages: Any) -> list:
     return document.join([sentence.upper() for sentence in document.sentences])
 
 
-def upper_cased(monkeypatch: Any, source: Path, **options: Any) -> Path:
+def upper_cased(monkeypatch: Any, source: Path, settings: Any = None, **options: Any) -> Path:
     """The path of a document that is translated into upper case."""
     monkeypatch.setattr(translation, "translate_blocks", in_upper_case)
     target = source.with_name(f"upper-{source.name}")
-    settings = translation.StreamSettings()
-    translation.translate_document(UpperCase, settings, source, target, **options)
+    chosen = translation.StreamSettings(**settings or {})
+    translation.translate_document(UpperCase, chosen, source, target, **options)
     return target
+
+
+def changed_by_identity(source: Path) -> list[str]:
+    """The lines that change in a document whose translation is its text."""
+    document = translation.NumberedDocument(source)
+    parts = Document(document.blocks, "en", lambda _: True)
+    target = source.with_name(f"same-{source.name}")
+    blocks = json.loads(json.dumps(parts.join(parts.sentences)))
+    document.write(target, blocks, None, None)
+    before, after = (
+        path.read_bytes().decode("utf-8", "surrogateescape").splitlines(True) for path in (source, target)
+    )
+    return [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
