@@ -10,7 +10,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from residual_hf.base.archives import open_archive
 from residual_hf.base.errors import InputError, requires
 
 from .audio_folder import AUDIO_FILES
@@ -24,7 +23,7 @@ IN_NAME = re.compile(r"(?:^|[._-])([a-z]{2,3})[-_]([a-z]{2,3})$")
 LARGEST_PO = 64 * 2**20  # bytes; polib reads a file as a whole
 OPEN_TEXT = re.compile(r'^[ \t]*(?:msg[\w\[\]]+[ \t]*)?"(?:[^"\\\r\n]|\\.)*$', re.MULTILINE)
 PO_CHARSET = re.compile(rb"(Content-Type:.+? charset=)([\w:.-]+)")
-LARGEST_WORKBOOK = 256 * 2**20  # bytes, unpacked; openpyxl reads the texts of all cells
+LARGEST_WORKBOOK = 256 * 2**20  # bytes, unpacked; the texts of all cells are read
 PARQUET_ROWS = 1000
 QUOTED = re.compile('"[^"]*"?')
 """A text in a line of CSV, whose delimiters are text."""
@@ -168,7 +167,9 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     """The rows of a table, also that of its names."""
     (path,) = spec.files
     if spec.file_format == ".xlsx":
-        yield from _excel(path)
+        with requires("documents"):
+            from .workbooks import rows_of
+        yield from rows_of(path, LARGEST_WORKBOOK)
         return
     following = iter(LineReader(path))
     start = list(islice(following, 2))
@@ -185,19 +186,6 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
         yield from csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
     except csv.Error as error:
         raise InputError(f"{path}: not CSV: {error}") from error
-
-
-def _excel(path: Path) -> Iterator[list[str]]:
-    """The rows of the first sheet of a workbook."""
-    with requires("documents"):
-        import openpyxl
-    with open_archive(path, largest=LARGEST_WORKBOOK), path.open("rb") as file:
-        try:
-            sheet = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
-            for row in sheet.iter_rows(values_only=True):
-                yield ["" if value is None else str(value) for value in row]
-        except (KeyError, IndexError, ValueError, TypeError, SyntaxError) as error:
-            raise InputError(f"{path}: cannot be read as an Excel workbook: {error}") from error
 
 
 def _parquet(spec: CorpusSpec) -> Iterator[Pair]:

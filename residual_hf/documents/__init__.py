@@ -6,16 +6,16 @@ from residual_hf.data.data_settings import PO, XLIFF
 HTML = (".html", ".htm", ".xhtml")
 MARKDOWN = (".md", ".markdown")
 SUBTITLES = (".srt", ".vtt")
-OFFICE_OPEN, OPEN_DOCUMENT, EBOOKS = (".docx", ".pptx"), (".odt", ".odp", ".ods"), (".epub",)
+OFFICE_OPEN, OPEN_DOCUMENT, EBOOKS = (".docx", ".pptx", ".xlsx"), (".odt", ".odp", ".ods"), (".epub",)
 ARCHIVES = (*OFFICE_OPEN, *OPEN_DOCUMENT, *EBOOKS)
 XML_MESSAGES = (".xml", ".resx", ".resw", ".ts")
 MESSAGES, JSON = (*XML_MESSAGES, ".properties", ".strings", ".yml", ".yaml", ".ini"), (".json", ".arb")
 DOCUMENTS = (*HTML, *MARKDOWN, *SUBTITLES, *ARCHIVES, *PO, *XLIFF, *MESSAGES, *JSON)
 """Ends of the names of documents; text files are translated line by line."""
 BINARY = {
-    "save it as .docx": (".doc", ".rtf", ".pdf", ".pages", ".wpd", ".idml", ".indd"),
-    "save it as .xlsx or .ods": (".xls", ".xlsb", ".numbers"),
-    "save it as .pptx": (".ppt", ".key"),
+    "save it as .docx": (".doc", ".rtf", ".pdf", ".pages", ".wpd", ".docm", ".idml", ".indd"),
+    "save it as .xlsx or .ods": (".xls", ".xlsb", ".xlsm", ".numbers"),
+    "save it as .pptx": (".ppt", ".pptm", ".key"),
     "unpack it": (".zip", ".7z", ".tar"),
     "export it as .po": (".mo", ".qm"),
     "read its text first": (".png", ".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".mp3", ".mp4", ".wav"),

@@ -236,6 +236,33 @@ def test_a_workbook_is_limited_before_it_is_unpacked(tmp_path, monkeypatch):
         PairReader(spec).take()
 
 
+SHEET = "<worksheet xmlns='http://schemas.openxmlformats.org/spreadsheetml/2006/main'>{}</worksheet>"
+TEXT_CELL = '<c r="{}" t="inlineStr"><is><t>{}</t></is></c>'
+ROW = f'<row r="{{0}}">{TEXT_CELL.format("A{0}", "{1}")}{TEXT_CELL.format("B{0}", "{2}")}</row>'
+
+
+@pytest.mark.parametrize("last", [1_048_576, 10**9])
+def test_rows_that_a_workbook_claims_are_not_read(last, tmp_path):
+    rows = "".join(ROW.format(number, *pair) for number, pair in zip((1, 7, last), PAIRS, strict=True))
+    sheet = SHEET.format(f'<dimension ref="A1:XFD1048576"/><sheetData>{rows.replace("&", "&amp;")}</sheetData>')
+    assert pair_of(with_sheet(tmp_path, sheet)) == PAIRS
+
+
+def test_the_columns_of_a_workbook_are_bounded(tmp_path):
+    row = ROW.format(1, "one", "eins").replace("</row>", '<c r="XFD1"><v>1</v></c></row>')
+    with pytest.raises(InputError, match="has a cell XFD1, must have at most 1,000 columns"):
+        pair_of(with_sheet(tmp_path, SHEET.format(f"<sheetData>{row}</sheetData>")))
+
+
+def with_sheet(folder, sheet):
+    """A workbook with another first sheet."""
+    source = workbook(folder / "source.xlsx", PAIRS)
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(folder / "a.xlsx", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, sheet if name == "xl/worksheets/sheet1.xml" else old.read(name))
+    return folder / "a.xlsx"
+
+
 def test_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "polib", None)
     with pytest.raises(InputError, match=r"polib is not installed: pip install 'residual_hf\[documents\]'"):
