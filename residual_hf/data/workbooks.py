@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import posixpath
-import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ from residual_hf.base.xml_reader import xml_elements
 
 MOST_COLUMNS = 1000
 BOOK, STRINGS, RELATIONS = "xl/workbook.xml", "xl/sharedStrings.xml", "xl/_rels/workbook.xml.rels"
-CELL = re.compile(r"([A-Z]{1,3})\d+")
 
 
 def rows_of(path: Path, largest: int) -> Iterator[list[str]]:
@@ -38,7 +36,7 @@ def rows_of(path: Path, largest: int) -> Iterator[list[str]]:
                 if cells := {_column(cell, path): _value(cell, texts) for cell in row.iterchildren("{*}c")}:
                     width = width or max(cells) + 1
                     yield [cells.get(column, "") for column in range(max(width, max(cells) + 1))]
-        except (KeyError, IndexError, ValueError, TypeError, AttributeError, StopIteration) as error:
+        except (KeyError, IndexError, ValueError, AttributeError, StopIteration) as error:
             raise InputError(f"{path}: cannot be read as an Excel workbook: {error}") from error
 
 
@@ -58,10 +56,10 @@ def _column(cell: Any, path: Path) -> int:
     if (name := cell.get("r")) is None:
         return sum(1 for _ in cell.itersiblings("{*}c", preceding=True))
     column = 0
-    for letter in CELL.fullmatch(name)[1]:
+    for letter in name.rstrip("0123456789"):
         column = 26 * column + ord(letter) - ord("A") + 1
-    if column > MOST_COLUMNS:
-        raise InputError(f"{path}: has a cell {name}, must have at most {MOST_COLUMNS:,} columns")
+        if column > MOST_COLUMNS:
+            raise InputError(f"{path}: has a cell {name[:20]}, must have at most {MOST_COLUMNS:,} columns")
     return column - 1
 
 

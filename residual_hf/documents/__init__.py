@@ -9,8 +9,9 @@ SUBTITLES = (".srt", ".vtt")
 OFFICE_OPEN, OPEN_DOCUMENT, EBOOKS = (".docx", ".pptx", ".xlsx"), (".odt", ".odp", ".ods"), (".epub",)
 ARCHIVES = (*OFFICE_OPEN, *OPEN_DOCUMENT, *EBOOKS)
 XML_MESSAGES = (".xml", ".resx", ".resw", ".ts")
-MESSAGES, JSON = (*XML_MESSAGES, ".properties", ".strings", ".yml", ".yaml", ".ini"), (".json", ".arb")
-DOCUMENTS = (*HTML, *MARKDOWN, *SUBTITLES, *ARCHIVES, *PO, *XLIFF, *MESSAGES, *JSON)
+MESSAGES = (*XML_MESSAGES, ".yml", ".yaml")
+KEY_VALUES = (".properties", ".strings", ".json", ".arb", ".ini")
+DOCUMENTS = (*HTML, *MARKDOWN, *SUBTITLES, *ARCHIVES, *PO, *XLIFF, *MESSAGES, *KEY_VALUES)
 """Ends of the names of documents; text files are translated line by line."""
 BINARY = {
     "save it as .docx": (".doc", ".rtf", ".pdf", ".pages", ".wpd", ".docm", ".idml", ".indd"),

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from residual_hf.base.errors import InputError
 
-from . import EBOOKS, HTML, JSON, MARKDOWN, MESSAGES, PO, SUBTITLES, XLIFF
+from . import EBOOKS, HTML, KEY_VALUES, MARKDOWN, MESSAGES, PO, SUBTITLES, XLIFF
 from .archived import PARTS, ArchivedDocument
 from .catalogues import DEFAULTS, CatalogueOptions, POFile, XLIFFFile
 from .document import Document
+from .key_values import KeyValueFile
 from .markdown import MarkdownFile
-from .messages import JSONFile, MessageFile
+from .messages import MessageFile
 from .plain import Subtitles, TextFile
 from .web import EPUB, HTMLFile
 
@@ -21,7 +22,7 @@ CATALOGUES: dict[str, Callable[[Path, CatalogueOptions], Document]] = {
     **dict.fromkeys(PO, POFile),
     **dict.fromkeys(XLIFF, XLIFFFile),
     **dict.fromkeys(MESSAGES, MessageFile),
-    **dict.fromkeys(JSON, JSONFile),
+    **dict.fromkeys(KEY_VALUES, KeyValueFile),
 }
 READERS: dict[str, Callable[..., Document]] = {
     ".txt": TextFile,

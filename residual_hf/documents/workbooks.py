@@ -33,13 +33,13 @@ class Cell:
         for child in list(element):  # also how to pronounce it
             element.remove(child)
         for piece in block:
-            is_plain = isinstance(piece, str)
-            run = element
-            if not is_plain or len(block) > 1:
-                run = etree.SubElement(element, f"{{{name.namespace}}}r")
-                run.extend([] if is_plain else map(deepcopy, piece.content.iterchildren("{*}rPr")))
-            text = etree.SubElement(run, f"{{{name.namespace}}}t")
-            text.text = piece if is_plain else plain_text(piece.pieces)
+            text = etree.Element(f"{{{name.namespace}}}t")
+            if isinstance(piece, str):
+                text.text, formats = piece, []
+            else:
+                text.text, formats = plain_text(piece.pieces), piece.content.findall("{*}rPr")
+            run = etree.SubElement(element, f"{{{name.namespace}}}r") if formats or len(block) > 1 else element
+            run.extend([*map(deepcopy, formats), text])
             if text.text != " ".join(text.text.split()):
                 text.set(XML_SPACE, "preserve")
 

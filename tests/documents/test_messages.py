@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -81,6 +83,11 @@ en:
     - «first item»
     - «second»
 """,
+    "b.properties": r"""! x = y
+  b\ c\==«It»
+spaces   «value»
+path=\ «a»\t«b»
+""",
     "a.ini": "; ours\n[Main]\ntitle = «The owl»\nother=«In the wood»\nempty =\n",
 }
 """Text between « and » is translated."""
@@ -151,6 +158,11 @@ def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch
         ("a.properties", "a = Café\n".encode(), "a = CAFÉ\n".encode()),
         ("a.properties", "a = Café\n".encode("latin-1"), "a = CAFÉ\n".encode("latin-1")),
         ("a.strings", '"a" = "Café";\n'.encode("utf-16"), '"a" = "CAFÉ";\n'.encode("utf-16")),
+        ("a.properties", b"a = \\ud83e\\udd89 owl\n", b"a = \\uD83E\\uDD89 OWL\n"),
+        ("a.properties", b"a = one \\\n  two\n", b"a = ONE TWO\n"),
+        ("a.strings", '\ufeff"a"="b";'.encode("utf-16-be"), '\ufeff"a"="B";'.encode("utf-16-be")),
+        ("a.strings", b'a = "b";"//" = "c"; /* x = "y";', b'a = "B";"//" = "C"; /* x = "y";'),
+        ("a.ini", b'KEY="one \\"\r\n', b'KEY="ONE \\"\r\n'),
         ("a.json", b'\xef\xbb\xbf{"a": "caf\\u00e9"}', b'\xef\xbb\xbf{"a": "CAF\\u00c9"}'),
         ("a.yml", b"\xef\xbb\xbfa: one\n", b"\xef\xbb\xbfa: ONE\n"),
     ],
@@ -190,3 +202,23 @@ def test_keys_of_json_that_occur_twice_stay(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text('{"a": "one", "a": "two"}')
     written = upper_cased(monkeypatch, tmp_path / "a.json").read_text()
     assert json.loads(written, object_pairs_hook=list) == [("a", "ONE"), ("a", "TWO")]
+
+
+HOSTILE = {
+    "a.properties": ["a=" + "\\" * 300_001, "a=b\\\n" * 60_000, "a\\ " * 100_000, "a" + " " * 300_000, "a:" * 150_000],
+    "a.strings": ["/*" * 150_000, '"a" = "' + '\\"' * 150_000, "a = " * 80_000, "=" + " " * 300_000, '"' * 300_001],
+    "a.ini": ["[a]\n" + " a\n" * 100_000, "a=b" + " " * 300_000 + "c", "a" * 300_000, "a=\n" * 100_000],
+    "a.json": ['["' + "{a " * 100_000 + '"]', '"' * 300_000, '["' + "\\\\" * 150_000 + '"]', "1" * 300_000],
+    "a.po": ["#,\n" * 100_000, 'msgid "a"\nmsgstr ' + '""\n' * 80_000, 'msgid "a"\nmsgstr ' + '"" ' * 100_000],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_time_to_read_is_linear(name, tmp_path):
+    """What takes the square takes minutes here."""
+    start = time.process_time()
+    for content in HOSTILE[name]:
+        (tmp_path / name).write_text(content)
+        with suppress(InputError):
+            read_document(tmp_path / name)
+    assert time.process_time() - start < 20
