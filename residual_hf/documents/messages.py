@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from residual_hf.base.errors import InputError, requires
-from residual_hf.base.xml_reader import read_xml
+from residual_hf.base.xml_reader import etree, read_xml
 from residual_hf.generation.markup import Block
 
 from . import XML_MESSAGES
@@ -135,8 +135,11 @@ def _is_object(unit: Any) -> bool:
 
 def _of_android(store: Any) -> Iterator[Message]:
     """Texts, forms of plurals and members of lists."""
-    for entry in store.document.getroot().iterchildren("string", "plurals", "string-array"):
+    root = store.document.getroot()
+    empty = type(store).parsestring(etree.tostring(etree.Element(root.tag, nsmap=root.nsmap)))
+    for entry in root.iterchildren("string", "plurals", "string-array"):
         unit = store.UnitClass(None, xmlelement=entry)
+        unit._store = empty  # is copied for every text with elements, to know the namespaces
         if entry.get("translatable") != "false":
             for element in [entry] if entry.tag == "string" else entry.iterchildren("item"):
                 text = unit.get_xml_text_value(element)

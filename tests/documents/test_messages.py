@@ -36,7 +36,7 @@ number = 1
 """,
     "values.xml": """<?xml version="1.0" encoding="utf-8"?>
 <!-- ours -->
-<resources xmlns:xliff="urn:x">
+<resources xmlns:xliff="urn:oasis:names:tc:xliff:document:1.2">
     <string name="hello">«Hello» <b>«world»</b> &amp; <xliff:g id="n">%1$s</xliff:g></string>
     <string name="quoted">«It\\'s the \\"nest\\"»\\n«here»</string>
     <string name="own" translatable="false">fixed</string>
