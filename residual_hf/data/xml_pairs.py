@@ -119,14 +119,14 @@ def segment_text(element: Any, where: str) -> str:
             raise InputError(f"{where}: the entity {child.text} is not defined")
         name = local_name(child)
         if name in CODES:
-            text += _variable(child)
+            text += variable_of(child)
         elif name and name not in PAIRED_CODES:
             text += segment_text(child, where)
         text += child.tail or ""
     return text
 
 
-def _variable(code: Any) -> str:
+def variable_of(code: Any) -> str:
     """The placeholder that a code stands for."""
     unit = next(code.iterancestors("{*}unit"), None)
     data = () if unit is None else unit.iterfind("{*}originalData/{*}data")

@@ -14,9 +14,10 @@ KEY_VALUES = (".properties", ".strings", ".json", ".arb", ".ini")
 DOCUMENTS = (*HTML, *MARKDOWN, *SUBTITLES, *ARCHIVES, *PO, *XLIFF, *MESSAGES, *KEY_VALUES)
 """Ends of the names of documents; text files are translated line by line."""
 BINARY = {
-    "save it as .docx": (".doc", ".rtf", ".pdf", ".pages", ".wpd", ".docm", ".idml", ".indd"),
+    "save it as .docx": (".doc", ".rtf", ".pdf", ".pages", ".wpd", ".docm"),
     "save it as .xlsx or .ods": (".xls", ".xlsb", ".xlsm", ".numbers"),
     "save it as .pptx": (".ppt", ".pptm", ".key"),
+    "export it as .epub or .html": (".idml", ".indd", ".pub"),
     "unpack it": (".zip", ".7z", ".tar"),
     "export it as .po": (".mo", ".qm"),
     "read its text first": (".png", ".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".mp3", ".mp4", ".wav"),

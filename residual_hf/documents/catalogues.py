@@ -13,13 +13,13 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import XML_SPACE, etree, read_xml
 from residual_hf.data.language_names import bcp47
 from residual_hf.data.pair_formats import PO_CHARSET, read_po
-from residual_hf.data.xml_pairs import SHOWN, UNTRANSLATED, segment_text, segments_of
+from residual_hf.data.xml_pairs import SHOWN, UNTRANSLATED, segment_text, segments_of, variable_of
 from residual_hf.generation.generation_settings import FILL
-from residual_hf.generation.markup import Block
+from residual_hf.generation.markup import Block, Inline
 
 from .document import Document, has_text, read_bytes
 from .literal_text import marked, marked_block, read_marks, write_marks
-from .mixed_content import Dialect, read_mixed, write_mixed
+from .mixed_content import Dialect, Span, read_mixed, write_mixed
 
 LINE = r'"(?:[^"\\\r\n]|\\.)*"[ \t]*'
 FIELD = re.compile(
@@ -140,7 +140,8 @@ class XLIFFFile(Document):
             chosen = []
             for segment in self._wanted(unit):
                 source = segment.source
-                block = marked_block(read_mixed(source, XLIFF_TEXT, keeps_space=_keeps_space(source)))
+                block = read_mixed(source, XLIFF_TEXT, keeps_space=_keeps_space(source))
+                block = marked_block(_with_variables(block))
                 if has_text(block):
                     chosen.append(segment)
                     self.blocks.append(block)
@@ -192,6 +193,17 @@ class XLIFFFile(Document):
                 target.set("state-qualifier", "mt-suggestion")
         encoding = self._tree.docinfo.encoding or "UTF-8"
         path.write_bytes(etree.tostring(self._tree, xml_declaration=True, encoding=encoding))
+
+
+def _with_variables(block: Block) -> Block:
+    """A block whose placeholders are read with the sentence."""
+    found: Block = []
+    for piece in block:
+        if isinstance(piece, Inline) and not piece.keep:
+            text = "" if piece.pieces or isinstance(piece.content, Span) else variable_of(piece.content)
+            piece = Inline(piece.content, [text] if text else _with_variables(piece.pieces), keep=text != "")
+        found.append(piece)
+    return found
 
 
 def _keeps_space(element: Any) -> bool:

@@ -19,6 +19,7 @@ from residual_hf.base.xml_reader import read_xml
 from residual_hf.documents.catalogues import CatalogueOptions
 from residual_hf.documents.formats import read_document
 from residual_hf.documents.literal_text import marked_block
+from residual_hf.documents.translation import NumberedDocument
 from residual_hf.generation.generation_settings import FILL
 from residual_hf.generation.markup import Inline
 
@@ -235,6 +236,14 @@ def test_targets_with_tags_but_no_text_are_filled(tmp_path, monkeypatch, source,
     )
     written = upper_cased(monkeypatch, tmp_path / "a.sdlxliff").read_text()
     assert re.search("<target[^>]*>(.*)</target>", written)[1] == expected
+
+
+def test_placeholders_of_xliff_are_read_with_their_sentence(tmp_path, monkeypatch):
+    source = 'see <ph id="1">{0}</ph>, <g id="2"><x id="3" equiv-text="%s"/></g><ph id="4">&lt;br&gt;</ph> now'
+    (tmp_path / "a.xlf").write_text(f"<xliff><trans-unit><source>{source}</source></trans-unit></xliff>")
+    assert NumberedDocument(tmp_path / "a.xlf").text == "see {0}, %s now"
+    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    assert re.search("<target[^>]*>(.*)</target>", written)[1] == source.replace("see", "SEE").replace("now", "NOW")
 
 
 def test_segments_of_xliff_are_translated_one_by_one(tmp_path, monkeypatch):

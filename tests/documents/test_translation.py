@@ -48,7 +48,7 @@ def test_a_document_is_translated_by_the_command(model, tmp_path, capsys):
         ([str(source.with_name("a.pdf")), "--output", "x.txt"], "a.pdf: is no text file, and none of .html"),
         (["a.tex", "--output", "x.txt"], "a.tex: is no text file, and none of .html"),
         (["a.tmx.gz", "--output", "x.txt"], "export it as XLIFF, or train on it"),
-        (["a.IDML"], "save it as .docx"),
+        (["a.IDML"], "export it as .epub or .html"),
         (["a.po.gz"], "a.po.gz: is a compressed document, must be unpacked"),
         (["a.de", "--fill", "all"], "--fill: given, but there is no catalogue such as a .po file"),
         ([str(source.with_name("a.txt")), "--output", "x.docx"], "--output: x.docx given, must be a text file"),
