@@ -22,10 +22,12 @@ from .literal_text import marked, marked_block, read_marks, write_marks
 from .mixed_content import Dialect, Span, read_mixed, write_mixed
 
 LINE = r'"(?:[^"\\\r\n]|\\.)*"[ \t]*'
+LINES = rf"{LINE}(?:\r?\n[ \t]*{LINE})*"
 FIELD = re.compile(
-    rf"^(?:(#,)|(msgctxt|msgid)\b|(msgstr(?:\[\d+\])?[ \t]*)({LINE}(?:\r?\n[ \t]*{LINE})*)(?=\r?$))", re.MULTILINE
+    rf"^(?:(#,)|#(~)|(?:msgctxt|msgid)\b|(msgstr(?:\[\d+\])?[ \t]*)({LINE}(?:\r?\n[ \t]*{LINE})*)(?=\r?$))",
+    re.MULTILINE,
 )
-"""Flags, the start of a message, or its translation."""
+"""Flags, an obsolete line, the start of a message, or its translation."""
 HEADER = re.compile(r'^msgid[ \t]*""[ \t]*\r?\n\Z', re.MULTILINE)
 """What is before the message of a header: an empty name in one line."""
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
@@ -85,11 +87,13 @@ class POFile(Document):
         """The translations but that of the header, and for each its flags, or the start of its message."""
         flags, is_new = None, True
         for found in FIELD.finditer(self._text):
-            if found[3] is None:
-                flags = found if is_new or flags is None else flags
+            if found[2] is None and found[3] is None:
+                flags = found if is_new else flags
                 is_new = False
                 continue
             is_new = True
+            if found[2]:
+                continue
             header = HEADER.search(self._text, max(0, found.start() - 50), found.start())
             if header is None and flags is not None:
                 yield found, flags
