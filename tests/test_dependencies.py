@@ -18,6 +18,7 @@ NAMES = {
     "prometheus_client": "prometheus-client",
     "markdown_it": "markdown-it-py",
     "detect_secrets": "detect-secrets",
+    "translate": "translate-toolkit",
 }
 PROJECT = (ROOT / "pyproject.toml").read_text()
 

@@ -16,6 +16,10 @@ SAFE = {"resolve_entities": False, "load_dtd": False, "no_network": True, "huge_
 """Without `huge_tree`, libxml2 refuses text of more than 10 MB, and 256 levels of nesting."""
 MOST_PARTS = 10_000
 """Elements in a unit of `xml_elements`."""
+LARGEST_UNIT = 16 * 2**20
+"""Bytes of a unit, or of what is between two units."""
+LARGEST_FRAME = 2**20
+"""Characters in the attributes of the elements around units."""
 
 
 def read_xml(content: bytes, where: str) -> Any:
@@ -28,17 +32,32 @@ def read_xml(content: bytes, where: str) -> Any:
     return tree
 
 
+class _BoundedFile:
+    """A file of which at most `left` bytes can be read. Raises `InputError`, which begins with `where`, for more."""
+
+    def __init__(self, file: IO[bytes], where: str):
+        self._file, self._where, self.left = file, where, LARGEST_UNIT
+
+    def read(self, size: int) -> bytes:
+        if self.left < 0:
+            raise InputError(f"{self._where}: an element of more than {LARGEST_UNIT:,} bytes")
+        content = self._file.read(size)
+        self.left -= len(content)
+        return content
+
+
 def xml_elements(file: IO[bytes], where: str, names: Collection[str]) -> Iterator[Any]:
     """The elements with these local names, in order; each is only complete until the next is read.
 
     What is outside of them is dropped while reading. Raises `InputError`, which begins with `where`, for XML that
-    cannot be read and for an element of more than `MOST_PARTS`.
+    cannot be read and for an element of more than `MOST_PARTS` or `LARGEST_UNIT`.
     """
-    parts = -1  # in an element with one of the names
+    parts, frame = -1, 0  # elements in one with one of the names; characters around them
     checked = False
+    bounded = _BoundedFile(file, where)
     try:
         options = SAFE | {"remove_comments": True, "remove_pis": True}
-        for event, element in etree.iterparse(file, events=("start", "end"), **options):
+        for event, element in etree.iterparse(bounded, events=("start", "end"), **options):
             if not checked:
                 _refuse_entities(element.getroottree(), where)
                 checked = True
@@ -47,10 +66,16 @@ def xml_elements(file: IO[bytes], where: str, names: Collection[str]) -> Iterato
                 parts += 1 if wanted or parts >= 0 else 0
                 if parts > MOST_PARTS:
                     raise InputError(f"{where}: <{'>, <'.join(names)}> of more than {MOST_PARTS:,} elements")
+                frame += _attributes(element) if parts < 0 else 0
+                if frame > LARGEST_FRAME:
+                    raise InputError(f"{where}: attributes of more than {LARGEST_FRAME:,} characters")
                 continue
             if wanted:
                 yield element
                 parts = -1
+                bounded.left = LARGEST_UNIT
+            elif parts < 0:
+                frame -= _attributes(element)
             if parts < 0:
                 element.clear()
                 while element.getprevious() is not None:
@@ -59,19 +84,13 @@ def xml_elements(file: IO[bytes], where: str, names: Collection[str]) -> Iterato
         raise InputError(f"{where}: not XML that can be read: {error}") from error
 
 
+def _attributes(element: Any) -> int:
+    return sum(map(len, element.attrib.values()))
+
+
 def local_name(element: Any) -> str:
     """The name of an element without its namespace; empty for comments and processing instructions."""
     return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
-
-
-def text_of(element: Any, inline: Collection[str], where: str) -> str:
-    """The text of an element and of its children with the local names `inline`."""
-    text = element.text or ""
-    for child in element:
-        if child.tag is etree.Entity:
-            raise InputError(f"{where}: the entity {child.text} is not defined")
-        text += (text_of(child, inline, where) if local_name(child) in inline else "") + (child.tail or "")
-    return text
 
 
 def _refuse_entities(tree: Any, where: str) -> None:

@@ -72,6 +72,7 @@ def add_init(init: argparse.ArgumentParser) -> None:
     formats = ", ".join(PAIR_FILES)
     init.add_argument("source", type=Path, help=f"text file with one sentence per line, or file of pairs: {formats}")
     init.add_argument("target", type=Path, nargs="?", help="text file with the translation of each line")
+    init.add_argument("more", type=Path, nargs="*", help="further files of pairs, of the same languages")
     init.add_argument(
         "--output-dir", dest="folder", type=Path, help="folder for recipe and splits (default: such as en-de)"
     )
@@ -93,7 +94,7 @@ def add_init(init: argparse.ArgumentParser) -> None:
 
 
 def run_init(options: argparse.Namespace) -> None:
-    given = [path for path in (options.source, options.target) if path is not None]
+    given = [path for path in (options.source, options.target, *options.more) if path is not None]
     check_paths(given)  # before PyTorch is loaded
     load_package()
     from residual_hf.runs.first_recipe import write_first_recipe

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError, requires
 from residual_hf.data.data_settings import DataSettings
-from residual_hf.documents import ARCHIVES, DOCUMENTS
+from residual_hf.data.text_files import uncompressed_name
+from residual_hf.documents import ARCHIVES, BINARY, DOCUMENTS, REFUSED
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
 from residual_hf.serving.server_settings import ServerSettings
@@ -39,10 +41,8 @@ from .arguments import (
     stream_settings,
 )
 
+OF_CATALOGUES = ("fill", "mark_fuzzy")
 LANGUAGES = ("source_lang", "target_lang")
-BINARY = (".pdf", ".doc", ".rtf", ".xls", ".xlsx", ".ppt", ".zip")
-TABLES = (".csv", ".json", ".jsonl", ".xml")
-"""Ends of the names of files that are not lines of text either."""
 OF_TRANSLATIONS = (
     "baseline",
     "metric",
@@ -71,7 +71,7 @@ def add_translate(translate: argparse.ArgumentParser) -> None:
     translate.add_argument("--resume", action="store_true", help="continue an interrupted translation to --output")
     translate.add_argument("--devices", type=int, default=1, metavar="N", help="number of GPUs or processes")
     add_fields(translate, StreamSettings, "scores", "alignments", "word_scores", "flags", "review")
-    add_fields(translate, StreamSettings, "split_sentences", "window", *LANGUAGES, "long", *SAMPLING)
+    add_fields(translate, StreamSettings, "split_sentences", "window", *OF_CATALOGUES, *LANGUAGES, "long", *SAMPLING)
     add_search(translate)
     add_overwrite(translate)
 
@@ -97,6 +97,9 @@ def run_translate(options: argparse.Namespace) -> int:
         translate = translate_document
     else:
         check_text_files(source, options.output)
+        for name in OF_CATALOGUES:
+            if getattr(options, name):
+                raise InputError(f"{option_of(name)}: given, but there is no catalogue such as a .po file")
     if options.devices > 1 and not in_group():
         return run_on_devices(options.devices, options.arguments)
     translate(
@@ -114,9 +117,14 @@ def run_translate(options: argparse.Namespace) -> int:
 
 def check_text_files(source: Path | None, output: Path | None) -> None:
     """Raise `InputError` for names of files that hold something else than lines of text."""
-    if source is not None and source.suffix.lower() in (*BINARY, *TABLES):
-        raise InputError(f"{source}: is no text file, and none of {', '.join(DOCUMENTS)}: convert it to these")
-    if output is not None and output.suffix.lower() in (*BINARY, *ARCHIVES):
+    if source is not None:
+        name = uncompressed_name(source.name.lower())
+        if name.endswith(DOCUMENTS):
+            raise InputError(f"{source}: is a compressed document, must be unpacked")
+        advice = next((advice for advice, names in REFUSED.items() if name.endswith(names)), None)
+        if advice is not None:
+            raise InputError(f"{source}: is no text file, and none of {', '.join(DOCUMENTS)}: {advice}")
+    if output is not None and output.name.lower().endswith((*chain(*BINARY.values()), *ARCHIVES)):
         raise InputError(f"--output: {output} given, must be a text file, as the input is")
 
 

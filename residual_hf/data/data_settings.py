@@ -19,9 +19,13 @@ SPLITS = ("train", "valid", "test")
 SIDES = {"both": ("source", "target"), "source": ("source",), "target": ("target",)}
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, as in fairseq's dictionaries
 BREAK_MODES = ("none", "complete", "complete_doc", "eos")
-UNITS = (".tmx", ".xlf", ".xliff", ".po")
+TMX, PO = ".tmx", (".po", ".pot")
+OF_TOOLS = (".sdlxliff", ".mqxliff", ".mxliff", ".txlf")
+"""The XLIFF 1.2 of Trados, memoQ, Memsource and Wordfast, with elements of their own."""
+XLIFF = (".xlf", ".xliff", *OF_TOOLS)
+UNITS = (TMX, *XLIFF, PO[0])
 TABLES = (".csv", ".tsv", ".xlsx")
-PAIR_FILES = (*UNITS, *TABLES, ".jsonl", ".parquet")
+PAIR_FILES = (*(each for each in UNITS if each not in OF_TOOLS), *TABLES, ".jsonl", ".parquet", *OF_TOOLS)
 SPEC_AUGMENT = {"lb": (1, 27, 1, 100), "ld": (2, 27, 2, 100)}
 """Policies of SpecAugment: bands and their largest width, stretches and their largest length in frames."""
 TOKENIZER_KINDS = ("bpe", "byte_bpe", "unigram", "pretokenized")

@@ -6,31 +6,24 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from residual_hf.base.archives import open_archive
 from residual_hf.base.errors import InputError, requires
 
 from .audio_folder import AUDIO_FILES
-from .data_settings import CorpusSpec
-from .language_names import code_named, names_of
-from .pair_rows import HEADERS, Pair, read_record, record_pair
-from .text_files import LONGEST_LINE, LineReader, open_binary, single_spaced, uncompressed_name
+from .data_settings import XLIFF, CorpusSpec
+from .language_names import code_named
+from .pair_rows import HEADERS, Pair, find_language, is_forward, read_record, record_pair
+from .text_files import LONGEST_LINE, LineReader, single_spaced, uncompressed_name
 
 LANGUAGE = re.compile(r"[a-z]{2,3}([_-][^\W_]+)*", re.IGNORECASE)
 IN_NAME = re.compile(r"(?:^|[._-])([a-z]{2,3})[-_]([a-z]{2,3})$")
 LARGEST_PO = 64 * 2**20  # bytes; polib reads a file as a whole
 OPEN_TEXT = re.compile(r'^[ \t]*(?:msg[\w\[\]]+[ \t]*)?"(?:[^"\\\r\n]|\\.)*$', re.MULTILINE)
 PO_CHARSET = re.compile(rb"(Content-Type:[^\n]{1,100}? charset=)([\w:.-]+)")
-LARGEST_WORKBOOK = 256 * 2**20  # bytes, unpacked; openpyxl reads the texts of all cells
-UNTRANSLATED = ("new", "needs-translation", "initial")
-"""States of XLIFF targets that are not translations."""
-TMX_INLINE = ("hi",)
-XLIFF_INLINE = ("g", "mrk", "pc")
-"""Elements whose content is text; that of others is the code of another format."""
+LARGEST_WORKBOOK = 256 * 2**20  # bytes, unpacked; the texts of all cells are read
 PARQUET_ROWS = 1000
 PARQUET_PAGES, PARQUET_RATIO = 64 * 2**20, 100
 """Bytes of a column in a row group, and times of its compressed size, that may be read into memory."""
@@ -46,7 +39,7 @@ def pairs_of_file(spec: CorpusSpec) -> Iterator[Pair]:
     Raises:
         InputError: a file that cannot be read or is not of these languages, or a library is missing.
     """
-    read = {".tmx": _tmx, ".xlf": _xliff, ".xliff": _xliff, ".po": _po, ".parquet": _parquet}
+    read = {".po": _po, ".parquet": _parquet, **dict.fromkeys((".tmx", *XLIFF), _units)}
     for number, (source, target) in enumerate(read.get(spec.file_format, _table)(spec), start=1):
         if "\0" in source or "\0" in target:
             raise InputError(f"{spec.file}: pair {number} has a NUL character")
@@ -60,10 +53,10 @@ def languages_in(path: Path) -> Sequence[str]:
     in_records = spec.is_jsonl or spec.file_format == ".parquet"
     if in_records:
         found = _keys(spec)
-    elif spec.file_format == ".tmx":
-        found = list(dict.fromkeys(language for language, _ in next(_variants(path), ())))
-    elif spec.file_format in (".xlf", ".xliff"):
-        found = [language or "" for _, languages in islice(_units(path), 1) for language in languages]
+    elif spec.file_format in (".tmx", *XLIFF):
+        with requires("documents"):
+            from .xml_pairs import languages_of_units
+        found = languages_of_units(spec)
     elif spec.file_format == ".po":
         found = []
     else:
@@ -84,96 +77,15 @@ def with_lower_language(code: str) -> str:
     return f"{code[:3].lower()}{code[3:]}"
 
 
-@lru_cache
-def same_language(one: str, other: str) -> bool:
-    """Whether two codes name one language: `en` and `en-US`, but not `en-GB` and `en-US`."""
-    one, other = (f"{code.replace('_', '-').lower()}-" for code in (one, other))
-    return one.startswith(other) or other.startswith(one)
-
-
-def _find(names: Sequence[str], wanted: str | None) -> int | None:
-    """The position of a language among others, by code or name, preferably of its exact code."""
-    if wanted is None:
-        return None
-    called = names_of(wanted)
-    same = [i for i, name in enumerate(names) if same_language(name, wanted) or name.casefold() in called]
-    return next((i for i in same if len(names[i]) == len(wanted)), same[0] if same else None)
-
-
-def _is_forward(spec: CorpusSpec, source: str | None, target: str | None) -> bool:
-    """Whether a file from `source` to `target`, if known, has the direction of `spec`, and not its reverse.
-
-    Raises `InputError` for other languages.
-    """
-    wanted = [spec.source_lang, spec.target_lang]
-    for languages in (wanted, wanted[::-1]):
-        pairs = zip((source, target), languages, strict=True)
-        if all(one is None or other is None or same_language(one, other) for one, other in pairs):
-            return languages is wanted
-    raise InputError(f"{spec.file}: is from {source} to {target}, must be of {wanted[0]} and {wanted[1]}")
-
-
-def _tmx(spec: CorpusSpec) -> Iterator[Pair]:
-    seen: set[str] = set()
-    found = False
-    for variants in _variants(spec.files[0]):
-        names = [language for language, _ in variants]
-        sides = [_find(names, language) for language in (spec.source_lang, spec.target_lang)]
-        if sides[0] is not None and sides[1] is not None:
-            found = True
-            yield variants[sides[0]][1], variants[sides[1]][1]
-        elif not found:
-            seen.update(names)
-    if not found and seen:
-        wanted = f"{spec.source_lang} and {spec.target_lang}"
-        raise InputError(f"{spec.file}: no unit has both {wanted}; the languages are {', '.join(sorted(seen))}")
-
-
-def _variants(path: Path) -> Iterator[list[tuple[str, str]]]:
-    """Language and text of the variants of each unit of a TMX file."""
+def _units(spec: CorpusSpec) -> Iterator[Pair]:
     with requires("documents"):
-        from residual_hf.base.xml_reader import XML_LANG, text_of, xml_elements
-
-    with open_binary(path) as file:
-        for unit in xml_elements(file, str(path), ("tu",)):
-            yield [
-                (variant.get(XML_LANG) or variant.get("lang", ""), text_of(segment, TMX_INLINE, str(path)))
-                for variant in unit.iterfind("{*}tuv")
-                for segment in variant.iterfind("{*}seg")
-            ]
-
-
-def _xliff(spec: CorpusSpec) -> Iterator[Pair]:
-    from residual_hf.base.xml_reader import text_of
-
-    where = str(spec.file)
-    for unit, languages in _units(spec.files[0]):
-        forward = _is_forward(spec, *languages)
-        source, target = unit.find("{*}source"), unit.find("{*}target")
-        if source is None or target is None or unit.get("translate") == "no":
-            continue
-        if (target.get("state") or unit.get("state")) in UNTRANSLATED:
-            continue
-        pair = text_of(source, XLIFF_INLINE, where), text_of(target, XLIFF_INLINE, where)
-        if pair[1].strip():
-            yield pair if forward else pair[::-1]
-
-
-def _units(path: Path) -> Iterator[tuple[Any, tuple[str | None, str | None]]]:
-    """The elements of an XLIFF file that have a source and a target, with their languages."""
-    with requires("documents"):
-        from residual_hf.base.xml_reader import xml_elements
-
-    with open_binary(path) as file:
-        for unit in xml_elements(file, str(path), ("trans-unit", "segment")):
-            of_file, root = next(unit.iterancestors("{*}file"), unit), unit.getroottree().getroot()
-            source = of_file.get("source-language") or root.get("srcLang")
-            yield unit, (source, of_file.get("target-language") or root.get("trgLang"))
+        from .xml_pairs import pairs_of_units
+    yield from pairs_of_units(spec)
 
 
 def _po(spec: CorpusSpec) -> Iterator[Pair]:
     catalogue = read_po(spec.files[0])
-    forward = _is_forward(spec, None, catalogue.metadata.get("Language") or None)
+    forward = is_forward(spec, None, catalogue.metadata.get("Language") or None)
     for entry in catalogue.translated_entries():
         pairs = [(entry.msgid, entry.msgstr)]
         if entry.msgid_plural:  # the last form is that of large numbers
@@ -249,7 +161,7 @@ def _columns(first: list[str], spec: CorpusSpec) -> tuple[int, int, bool]:
 
 def _named(names: Sequence[str], language: str | None, others: set[str]) -> int | None:
     """The position of the column of a language."""
-    found = _find(names, language)
+    found = find_language(names, language)
     return next((i for i, name in enumerate(names) if name.lower() in others), None) if found is None else found
 
 
@@ -257,7 +169,9 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     """The rows of a table, also that of its names."""
     (path,) = spec.files
     if spec.file_format == ".xlsx":
-        yield from _excel(path)
+        with requires("documents"):
+            from .workbooks import rows_of
+        yield from rows_of(path, LARGEST_WORKBOOK)
         return
     reader = LineReader(path)
     following = iter(reader)
@@ -287,19 +201,6 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
             yield row
     except csv.Error as error:
         raise InputError(f"{path}: not CSV: {error}") from error
-
-
-def _excel(path: Path) -> Iterator[list[str]]:
-    """The rows of the first sheet of a workbook."""
-    with requires("documents"):
-        import openpyxl
-    with open_archive(path, largest=LARGEST_WORKBOOK), path.open("rb") as file:
-        try:
-            sheet = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
-            for row in sheet.iter_rows(values_only=True):
-                yield ["" if value is None else str(value) for value in row]
-        except (KeyError, IndexError, ValueError, TypeError, SyntaxError) as error:
-            raise InputError(f"{path}: cannot be read as an Excel workbook: {error}") from error
 
 
 def _parquet(spec: CorpusSpec) -> Iterator[Pair]:

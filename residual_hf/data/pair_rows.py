@@ -1,15 +1,18 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The sentence pair of a row: a line of TSV or JSONL, a row of a table or of a data set."""
+"""The sentence pair of a row: a line of TSV or JSONL, a row of a table or of a data set. Which languages it has."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.options import shortened
 
 from .data_settings import CorpusSpec
+from .language_names import names_of
 from .text_files import one_line
 
 Pair = tuple[str, str]
@@ -76,3 +79,32 @@ def _value(record: Any, key: object, where: str) -> Any:
     if key not in record:
         raise InputError(f"{where}: no key `{key}`; the keys are {shortened(', '.join(map(repr, record))) or 'none'}")
     return record[key]
+
+
+@lru_cache
+def same_language(one: str, other: str) -> bool:
+    """Whether two codes name one language: `en` and `en-US`, but not `en-GB` and `en-US`."""
+    one, other = (f"{code.replace('_', '-').lower()}-" for code in (one, other))
+    return one.startswith(other) or other.startswith(one)
+
+
+def find_language(names: Sequence[str], wanted: str | None) -> int | None:
+    """The position of a language among others, by code or name, preferably of its exact code."""
+    if wanted is None:
+        return None
+    called = names_of(wanted)
+    same = [i for i, name in enumerate(names) if same_language(name, wanted) or name.casefold() in called]
+    return next((i for i in same if len(names[i]) == len(wanted)), same[0] if same else None)
+
+
+def is_forward(spec: CorpusSpec, source: str | None, target: str | None) -> bool:
+    """Whether a file from `source` to `target`, if known, has the direction of `spec`, and not its reverse.
+
+    Raises `InputError` for other languages.
+    """
+    wanted = [spec.source_lang, spec.target_lang]
+    for languages in (wanted, wanted[::-1]):
+        pairs = zip((source, target), languages, strict=True)
+        if all(one is None or other is None or same_language(one, other) for one, other in pairs):
+            return languages is wanted
+    raise InputError(f"{spec.file}: is from {source} to {target}, must be of {wanted[0]} and {wanted[1]}")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
@@ -49,10 +49,10 @@ def held_out_sizes(pairs: int) -> tuple[int, int]:
     return max(1, min(1000, pairs // 20)), max(1, min(2000, pairs // 20))
 
 
-def split_corpus(spec: CorpusSpec, folder: Path, seed: int = 1) -> SplitReport:
+def split_corpus(spec: CorpusSpec, folder: Path, seed: int = 1, *, more: Sequence[CorpusSpec] = ()) -> SplitReport:
     """Write `train`, `valid` and `test` of a corpus to a folder, each as text files such as `train.en` and `train.de`.
 
-    `spec`: with its languages and with `skip_empty`.
+    `spec`: with its languages and with `skip_empty`; `more`: others of the same languages, whose pairs are added.
 
     Sentences are compared without case, punctuation and spaces, on both sides. Held-out pairs are drawn at random from
     those whose sentences occur only once, as far as there are enough; training pairs with a sentence of a held-out
@@ -61,8 +61,8 @@ def split_corpus(spec: CorpusSpec, folder: Path, seed: int = 1) -> SplitReport:
     Raises:
         InputError: files that cannot be read or have different numbers of lines, or less than 10 different pairs.
     """
-    reader = PairReader(spec)
-    hashes = (tuple(hash(sentence_key(text)) for text in pair) for pair in reader.one_pass())
+    readers = [PairReader(each) for each in (spec, *more)]
+    hashes = (tuple(hash(sentence_key(text)) for text in pair) for pair in all_pairs(readers))
     keys = np.fromiter(hashes, dtype=np.dtype((np.int64, 2))).T
     held_out = choose_held_out(keys, np.random.default_rng(seed))
     split = np.zeros(keys.shape[1], dtype=np.int8)
@@ -72,9 +72,13 @@ def split_corpus(spec: CorpusSpec, folder: Path, seed: int = 1) -> SplitReport:
     for side in keys:
         shared |= np.isin(side, side[split > 0])
     split[shared & (split == 0)] = -1
-    write_splits(PairReader(spec).one_pass(), split, folder, (spec.source_lang, spec.target_lang))
+    write_splits(all_pairs(map(PairReader, (spec, *more))), split, folder, (spec.source_lang, spec.target_lang))
     shared_pairs, train, valid, test = (int((split == number).sum()) for number in range(-1, 3))
-    return SplitReport(train, valid, test, reader.skipped_empty, shared_pairs)
+    return SplitReport(train, valid, test, sum(reader.skipped_empty for reader in readers), shared_pairs)
+
+
+def all_pairs(readers: Iterable[PairReader]) -> Iterator[Pair]:
+    return (pair for reader in readers for pair in reader.one_pass())
 
 
 def choose_held_out(keys: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -1,9 +1,39 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Documents in the formats of offices, translators and the web, whose text is replaced and whose layout stays."""
 
-ARCHIVES = (".docx", ".pptx", ".odt", ".odp", ".ods", ".epub")
-DOCUMENTS = (
-    *(".html", ".htm", ".xhtml", ".md", ".markdown", ".mdx", ".srt", ".vtt"),
-    *(*ARCHIVES, ".po", ".pot", ".xlf", ".xliff"),
-)
+from residual_hf.data.data_settings import PO, XLIFF
+
+HTML = (".html", ".htm", ".xhtml")
+MARKDOWN = (".md", ".markdown", ".mdx")
+SUBTITLES = (".srt", ".vtt")
+OFFICE_OPEN, OPEN_DOCUMENT, EBOOKS = (".docx", ".pptx", ".xlsx"), (".odt", ".odp", ".ods"), (".epub",)
+ARCHIVES = (*OFFICE_OPEN, *OPEN_DOCUMENT, *EBOOKS)
+XML_MESSAGES = (".xml", ".resx", ".resw", ".ts")
+MESSAGES = (*XML_MESSAGES, ".yml", ".yaml")
+KEY_VALUES = (".properties", ".strings", ".json", ".arb", ".ini")
+DOCUMENTS = (*HTML, *MARKDOWN, *SUBTITLES, *ARCHIVES, *PO, *XLIFF, *MESSAGES, *KEY_VALUES)
 """Ends of the names of documents; text files are translated line by line."""
+BINARY = {
+    "save it as .docx": (".doc", ".rtf", ".pdf", ".pages", ".wpd", ".docm"),
+    "save it as .xlsx or .ods": (".xls", ".xlsb", ".xlsm", ".numbers"),
+    "save it as .pptx": (".ppt", ".pptm", ".key"),
+    "export it as .epub or .html": (".idml", ".indd", ".pub"),
+    "unpack it": (".zip", ".7z", ".tar"),
+    "export it as .po": (".mo", ".qm"),
+    "read its text first": (".png", ".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".mp3", ".mp4", ".wav"),
+}
+REFUSED = {
+    **BINARY,
+    "export it as XLIFF, or train on it": (".tmx", ".tbx"),
+    "save it as .xlsx, or its texts as lines of a .txt file": (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"),
+    "convert it to Markdown or HTML": (
+        *(".rst", ".tex", ".latex", ".adoc", ".asciidoc", ".org", ".textile", ".wiki", ".mediawiki"),
+        *(".ipynb", ".typ", ".dita", ".ditamap", ".docbook", ".dbk"),
+    ),
+    "convert it to .srt or .vtt": (".ass", ".ssa", ".sub", ".sbv", ".smi", ".ttml", ".dfxp"),
+    "convert it to .po or XLIFF": (
+        *(".ftl", ".php", ".toml", ".rc", ".dtd", ".lang", ".xcstrings", ".stringsdict", ".wxl", ".qph", ".resjson"),
+        *(".plist", ".svg", ".js", ".jsx", ".tsx", ".vue", ".svelte", ".css", ".py", ".java"),
+    ),
+}
+"""What to do instead with files that are neither documents nor lines of text, by the ends of their names."""

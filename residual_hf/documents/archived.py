@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Documents that are zip archives of XML: docx, pptx, odt, odp, ods. What has no text is copied as it is."""
+"""Documents that are zip archives of XML: docx, pptx, xlsx, odt, odp, ods. What has no text is copied as it is."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import Any
 from residual_hf.base.archives import open_archive, read_part
 from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import etree, read_xml
-from residual_hf.generation.markup import Block
+from residual_hf.generation.markup import Block, plain_text
 
 from .document import Document, has_text
 from .mixed_content import Dialect, read_mixed, write_mixed
 from .office_open import paragraphs_of
+from .workbooks import named_texts, paragraphs_of_workbook
 
 TEXT_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 OFFICE_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
@@ -55,10 +56,12 @@ WORD = (
     r"|charts/chart(?:Ex)?|diagrams/(?:data|drawing))\d*\.xml"
 )
 SLIDES = r"ppt/(slides|slideLayouts|(slide|notes|handout)Masters|notesSlides|charts|diagrams)/[^/]+\.xml"
+WORKBOOK = r"xl/(sharedStrings|(worksheets|charts|drawings|tables)/[^/]+|comments[^.]*)\.xml"
 OPEN_DOCUMENT = r"(.+/)?(content|styles)\.xml"
 PARTS: dict[str, tuple[str, Callable[[Any], Iterable[Any]]]] = {
     ".docx": (WORD, paragraphs_of),
     ".pptx": (SLIDES, paragraphs_of),
+    ".xlsx": (WORKBOOK, paragraphs_of_workbook),
     **dict.fromkeys((".odt", ".odp", ".ods"), (OPEN_DOCUMENT, open_document_paragraphs)),
 }
 """By suffix: which files of the archive have text, and their paragraphs, which have a `block` and can `write` one."""
@@ -75,9 +78,12 @@ class ArchivedDocument(Document):
                     self._trees[name] = read_xml(read_part(archive, name), f"{path}: {name}")
         if not self._trees:
             raise InputError(f"{path}: no text found, must be a {path.suffix.lower()} document")
+        named: set[str] = set()
+        if path.suffix.lower() == ".xlsx":
+            named.update(text for tree in self._trees.values() for text in named_texts(tree))
         self._paragraphs: list[Any] = []
         for name, tree in [*self._trees.items()]:
-            found = [paragraph for paragraph in paragraphs(tree) if has_text(paragraph.block)]
+            found = [p for p in paragraphs(tree) if has_text(p.block) and plain_text(p.block) not in named]
             self._paragraphs += found
             if not found:
                 del self._trees[name]

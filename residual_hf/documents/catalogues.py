@@ -1,69 +1,114 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""PO and XLIFF: what has no translation yet is translated, everything else stays as it is."""
+"""PO and XLIFF: what has no translation yet is translated, everything else stays as it is, byte for byte."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
+from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.xml_reader import XML_SPACE, etree, local_name, read_xml
+from residual_hf.base.xml_reader import XML_SPACE, etree, read_xml
 from residual_hf.data.language_names import bcp47
-from residual_hf.data.pair_formats import PO_CHARSET, UNTRANSLATED, XLIFF_INLINE, read_po
-from residual_hf.generation.markup import Block
+from residual_hf.data.pair_formats import PO_CHARSET, read_po
+from residual_hf.data.xml_pairs import SHOWN, UNTRANSLATED, segment_text, segments_of, variable_of
+from residual_hf.generation.generation_settings import FILL
+from residual_hf.generation.markup import Block, Inline
 
 from .document import Document, has_text, read_bytes
 from .literal_text import marked, marked_block, read_marks, write_marks
-from .mixed_content import Dialect, read_mixed, write_mixed
+from .mixed_content import Dialect, Span, read_mixed, write_mixed
 
-EMPTY_MESSAGE = re.compile(
-    r'^(msgstr(?:\[\d+\])?[ \t]*)""(?:[ \t]*\r?\n[ \t]*"")*(?=[ \t]*\r?$)(?!\s*\n[ \t]*")', re.MULTILINE
+LINE = r'"(?:[^"\\\r\n]|\\.)*"[ \t]*'
+LINES = rf"{LINE}(?:\r?\n[ \t]*{LINE})*"
+FIELD = re.compile(
+    rf"^(?:(#,)|#(~)|(?:msgctxt|msgid)\b|(msgstr(?:\[\d+\])?[ \t]*)({LINE}(?:\r?\n[ \t]*{LINE})*)(?=\r?$))",
+    re.MULTILINE,
 )
+"""Flags, an obsolete line, the start of a message, or its translation."""
 HEADER = re.compile(r'^msgid[ \t]*""[ \t]*\r?\n\Z', re.MULTILINE)
 """What is before the message of a header: an empty name in one line."""
-FILLED = re.compile(r"(?<=\S)\n(?=[a-z])")
-"""A line break within a sentence."""
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
 XLIFF_TEXT = Dialect(
-    XLIFF_INLINE,
-    shown=("equiv-text", "equiv", "disp"),
+    ("g", "mrk", "pc"),
+    shown=SHOWN,
     spans={"bpt": "ept", "bx": "ex", "sc": "ec", "sm": "em"},  # of version 1.2, then of 2
 )
 
 
-class POFile(Document):
-    """A message catalogue of gettext. Of plural forms, the first is translated from the singular."""
+class CatalogueOptions(NamedTuple):
+    """Which messages are translated, a choice of `FILL`, and whether messages of PO become fuzzy."""
 
-    def __init__(self, path: Path):
+    fill: str = FILL[0]
+    mark_fuzzy: bool = False
+
+    def wants(self, is_empty: bool, is_unreviewed: bool) -> bool:
+        return is_empty or self.fill == "all" or (is_unreviewed and self.fill == "unreviewed")
+
+
+DEFAULTS = CatalogueOptions()
+
+
+class POFile(Document):
+    """A message catalogue of gettext. Of plural forms, the first is translated from the singular.
+
+    polib reads it, but what changes is written into its text, because translate-toolkit wraps lines anew.
+    """
+
+    def __init__(self, path: Path, options: CatalogueOptions):
         super().__init__(path)
+        self._options = options
         catalogue = read_po(path)
         self._encoding = catalogue.encoding
         self._text = read_bytes(path).decode(self._encoding)
-        self._places = [
-            match
-            for match in EMPTY_MESSAGE.finditer(self._text)
-            if not HEADER.search(self._text, max(0, match.start() - 50), match.start())
-        ]
-        sources: list[str] = []
+        found: list[tuple[str, bool, bool]] = []  # source, whether it is wanted, whether it becomes fuzzy
         for entry in catalogue:
             if entry.obsolete:
                 continue
             forms = sorted(entry.msgstr_plural.items()) if entry.msgid_plural else [(0, entry.msgstr)]
             several = entry.msgid_plural and len(forms) == 1
             for number, text in forms:
-                if not text:
-                    sources.append(entry.msgid_plural if number or several else entry.msgid)
-        if len(sources) != len(self._places):
-            raise InputError(f"{path}: {len(sources)} empty messages, but {len(self._places)} lines of such")
-        self.blocks = [read_marks(marked(FILLED.sub(" ", source))) for source in sources]
+                source = entry.msgid_plural if number or several else entry.msgid
+                wanted = options.wants(not text, entry.fuzzy)
+                found.append((source, wanted, options.mark_fuzzy and not entry.fuzzy))
+        places = list(self._translations())
+        if len(found) != len(places):
+            raise InputError(f"{path}: {len(found)} messages, but {len(places)} translations of such")
+        self._places = [
+            (place, flags if fuzzy else None)
+            for (_, wanted, fuzzy), (place, flags) in zip(found, places, strict=True)
+            if wanted
+        ]
+        self.blocks = [read_marks(marked(source)) for source, wanted, _ in found if wanted]
+
+    def _translations(self) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
+        """The translations but that of the header, and for each its flags, or the start of its message."""
+        flags, is_new = None, True
+        for found in FIELD.finditer(self._text):
+            if found[2] is None and found[3] is None:
+                flags = found if is_new else flags
+                is_new = False
+                continue
+            is_new = True
+            if found[2]:
+                continue
+            header = HEADER.search(self._text, max(0, found.start() - 50), found.start())
+            if header is None and flags is not None:
+                yield found, flags
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
+        line_end = "\r\n" if "\r\n" in self._text else "\n"
         written, end = "", 0
-        for place, block in zip(self._places, blocks, strict=True):
-            written += self._text[end : place.start()] + f'{place[1]}"{write_marks(block).translate(ESCAPES)}"'
+        marked_at = -1
+        for (place, flags), block in zip(self._places, blocks, strict=True):
+            if flags is not None and flags.start() > marked_at:
+                marked_at = flags.start()
+                where, flag = (flags.end(), " fuzzy,") if flags[1] else (flags.start(), f"#, fuzzy{line_end}")
+                written += self._text[end:where] + flag
+                end = where
+            written += self._text[end : place.start()] + f'{place[3]}"{write_marks(block).translate(ESCAPES)}"'
             end = place.end()
         written += self._text[end:]
         try:
@@ -72,29 +117,53 @@ class POFile(Document):
             path.write_bytes(PO_CHARSET.sub(rb"\1UTF-8", written.encode(), count=1))
 
 
+class Segment(NamedTuple):
+    """A source of XLIFF, and the part of the target that has its translation, if there is one."""
+
+    source: Any
+    target: Any
+
+
 class XLIFFFile(Document):
     """An XLIFF file, of version 1.2 or 2.x. Elements in the source come into the target.
 
-    A target that is a copy of the source, with a state that says so, is translated too.
+    Each segment is a block. A target that is a copy of the source, with a state that says so, is translated too.
+    translate-toolkit knows neither segments nor which text elements such as `<g>` surround.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, options: CatalogueOptions):
         super().__init__(path)
+        self._options = options
         self._tree = read_xml(read_bytes(path), str(path))
-        sources = [(unit, _source(unit)) for unit in self._untranslated()]
-        read = partial(read_mixed, dialect=XLIFF_TEXT)
-        found = [(unit, marked_block(read(each, keeps_space=_keeps_space(each)))) for unit, each in sources]
-        self._units = [unit for unit, block in found if has_text(block)]
-        self.blocks = [block for _, block in found if has_text(block)]
-
-    def _untranslated(self) -> Iterator[Any]:
+        self._units: list[tuple[Any, list[Segment]]] = []
+        self.blocks: list[Block] = []
         for unit in self._tree.iter("{*}trans-unit", "{*}segment"):
-            source, target = unit.find("{*}source"), unit.find("{*}target")
             marks = (each.get("translate") for each in (unit, *unit.iterancestors()))
-            if source is None or next(filter(None, marks), "yes") == "no":  # the innermost one holds
+            if unit.find("{*}source") is None or next(filter(None, marks), "yes") == "no":  # the innermost one holds
                 continue
-            if target is None or _is_empty(target) or (_is_new(unit) and _text(target) == _text(source)):
-                yield unit
+            chosen = []
+            for segment in self._wanted(unit):
+                source = segment.source
+                block = read_mixed(source, XLIFF_TEXT, keeps_space=_keeps_space(source))
+                block = marked_block(_with_variables(block))
+                if has_text(block):
+                    chosen.append(segment)
+                    self.blocks.append(block)
+            if chosen:
+                self._units.append((unit, chosen))
+
+    def _wanted(self, unit: Any) -> Iterator[Segment]:
+        target, where = unit.find("{*}target"), str(self.path)
+        state = "" if target is None else target.get("state") or unit.get("state") or ""
+        is_empty = target is None or not segment_text(target, where).strip()
+        for source, own in segments_of(unit):
+            if own is None and not is_empty:
+                continue
+            text = "" if own is None else segment_text(own, where).strip()
+            is_copy = state in UNTRANSLATED and text == segment_text(source, where).strip()
+            unreviewed = state in UNTRANSLATED or state.startswith("needs-") or unit.get("approved") == "no"
+            if self._options.wants(not text or is_copy, unreviewed):
+                yield Segment(source, own)
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         root, target_lang = self._tree.getroot(), bcp47(self.target_lang or "")
@@ -102,17 +171,25 @@ class XLIFFFile(Document):
             for each in (root, *root.iter("{*}file")) if target_lang and self._units else ():
                 if each.get(source) and not each.get(own):
                     each.set(own, target_lang)  # without which targets are not allowed in XLIFF 2
-        for unit, block in zip(self._units, blocks, strict=True):
-            source, target = _source(unit), unit.find("{*}target")
+        following = iter(blocks)
+        for unit, segments in self._units:
+            target = unit.find("{*}target")
             if target is None:
                 before = next(unit.iterchildren("{*}seg-source", "{*}source", reversed=True))
                 target = etree.Element(unit.find("{*}source").tag.removesuffix("source") + "target")
                 target.tail = before.tail
                 before.addnext(target)
-            keeps_space = _keeps_space(source)
+            keeps_space = _keeps_space(segments[0].source)
             if keeps_space and not _keeps_space(target):
                 target.set(XML_SPACE, "preserve")
-            write_mixed(target, block, XLIFF_TEXT, copied=True, keeps_space=keeps_space)
+            if any(segment.target is None for segment in segments):
+                segmented = unit.find("{*}seg-source")
+                target[:] = () if segmented is None else map(deepcopy, segmented)
+                target.text = "" if segmented is None else segmented.text
+            places = {id(source): own for source, own in segments_of(unit)}
+            for segment in segments:
+                own = places[id(segment.source)]
+                write_mixed(own, next(following), XLIFF_TEXT, copied=True, keeps_space=keeps_space)
             if unit.tag.endswith("segment"):
                 unit.set("state", "translated")
             else:
@@ -122,24 +199,15 @@ class XLIFFFile(Document):
         path.write_bytes(etree.tostring(self._tree, xml_declaration=True, encoding=encoding))
 
 
-def _source(unit: Any) -> Any:
-    """The source of a unit, with the marks of its segments if it has them."""
-    segmented = unit.find("{*}seg-source")
-    has_marks = segmented is not None and segmented.find('.//{*}mrk[@mtype="seg"]') is not None
-    return segmented if has_marks else unit.find("{*}source")
-
-
-def _is_new(unit: Any) -> bool:
-    return unit.find("{*}target").get("state", unit.get("state")) in UNTRANSLATED
-
-
-def _text(element: Any) -> str:
-    return "".join(element.itertext()).strip()
-
-
-def _is_empty(target: Any) -> bool:
-    """Whether a target has nothing but the marks of segments."""
-    return not _text(target) and all(local_name(part) == "mrk" for part in target.iterdescendants("*"))
+def _with_variables(block: Block) -> Block:
+    """A block whose placeholders are read with the sentence."""
+    found: Block = []
+    for piece in block:
+        if isinstance(piece, Inline) and not piece.keep:
+            text = "" if piece.pieces or isinstance(piece.content, Span) else variable_of(piece.content)
+            piece = Inline(piece.content, [text] if text else _with_variables(piece.pieces), keep=text != "")
+        found.append(piece)
+    return found
 
 
 def _keeps_space(element: Any) -> bool:

@@ -3,32 +3,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from residual_hf.base.errors import InputError
 
+from . import EBOOKS, HTML, KEY_VALUES, MARKDOWN, MESSAGES, PO, SUBTITLES, XLIFF
 from .archived import PARTS, ArchivedDocument
-from .catalogues import POFile, XLIFFFile
+from .catalogues import DEFAULTS, CatalogueOptions, POFile, XLIFFFile
 from .commonmark import MarkdownFile
 from .document import Document
+from .key_values import KeyValueFile
+from .messages import MessageFile
 from .plain import Subtitles, TextFile
 from .web import EPUB, HTMLFile
 
-READERS: dict[str, type[Document]] = {
+CATALOGUES: dict[str, Callable[[Path, CatalogueOptions], Document]] = {
+    **dict.fromkeys(PO, POFile),
+    **dict.fromkeys(XLIFF, XLIFFFile),
+    **dict.fromkeys(MESSAGES, MessageFile),
+    **dict.fromkeys(KEY_VALUES, KeyValueFile),
+}
+READERS: dict[str, Callable[..., Document]] = {
     ".txt": TextFile,
-    **dict.fromkeys((".html", ".htm", ".xhtml"), HTMLFile),
-    **dict.fromkeys((".md", ".markdown", ".mdx"), MarkdownFile),
-    **dict.fromkeys((".srt", ".vtt"), Subtitles),
+    **dict.fromkeys(HTML, HTMLFile),
+    **dict.fromkeys(MARKDOWN, MarkdownFile),
+    **dict.fromkeys(SUBTITLES, Subtitles),
     **dict.fromkeys(PARTS, ArchivedDocument),
-    ".epub": EPUB,
-    **dict.fromkeys((".po", ".pot"), POFile),
-    **dict.fromkeys((".xlf", ".xliff"), XLIFFFile),
+    **dict.fromkeys(EBOOKS, EPUB),
+    **CATALOGUES,
 }
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path, options: CatalogueOptions = DEFAULTS) -> Document:
     """Read a document in the format that its name ends in. Raises `InputError` for another name or content."""
-    reader = READERS.get(path.suffix.lower())
-    if reader is None:
+    suffix = path.suffix.lower()
+    if suffix in CATALOGUES:
+        return CATALOGUES[suffix](path, options)
+    if options != DEFAULTS:
+        raise InputError(f"--fill, --mark-fuzzy: given, but {path} is no catalogue: {', '.join(CATALOGUES)}")
+    if suffix not in READERS:
         raise InputError(f"{path}: unknown format, must be one of {', '.join(READERS)}")
-    return reader(path)
+    return READERS[suffix](path)

@@ -19,6 +19,7 @@ from residual_hf.generation.resumable_file import ResumableFile
 from residual_hf.generation.translator import Translator
 from residual_hf.model.translation_inputs import languages_of
 
+from .catalogues import DEFAULTS, CatalogueOptions
 from .formats import read_document
 from .layout import Content, numbered, restored
 
@@ -61,9 +62,15 @@ def translate_document(
         raise InputError(f"--output: missing, required to translate the document {source}")
     if output.suffix.lower() != source.suffix.lower():
         raise InputError(f"--output: {output} given, must end in {source.suffix}, as the input does")
-    made_with = {**(made_with or {}), "source_lang": settings.source_lang, "target_lang": settings.target_lang}
+    options = CatalogueOptions(settings.fill, settings.mark_fuzzy)
+    made_with = {
+        **(made_with or {}),
+        "catalogue": [*options],
+        "source_lang": settings.source_lang,
+        "target_lang": settings.target_lang,
+    }
     file = ResumableFile(output, made_with, resume=resume, overwrite=overwrite, inputs=[source, *inputs])
-    document = NumberedDocument(source)
+    document = NumberedDocument(source, options)
     with file:
         done = len(document.blocks) - sum(1 for _ in file.remaining(map(json.dumps, document.blocks)))
         translator = load()
@@ -89,8 +96,8 @@ class NumberedDocument:
     Blocks of more than `MOST_ELEMENTS` elements are not translated.
     """
 
-    def __init__(self, path: Path):
-        self._document = read_document(path)
+    def __init__(self, path: Path, options: CatalogueOptions = DEFAULTS):
+        self._document = read_document(path, options)
         self._contents: list[list[Content]] = [[] for _ in self._document.blocks]
         self.blocks = list(map(numbered, self._document.blocks, self._contents))
         self._kept = {i for i, contents in enumerate(self._contents) if len(contents) > MOST_ELEMENTS}

@@ -80,6 +80,9 @@ class DecodingSettings(InputSettings):
         return arguments
 
 
+FILL = ("empty", "unreviewed", "all")
+
+
 @dataclass(frozen=True)
 class StreamSettings(InputSettings):
     """What is written for each line."""
@@ -119,6 +122,15 @@ class StreamSettings(InputSettings):
         help="lines are paragraphs: translate each of their sentences by itself, parts of those that are too long",
     )
     window: int = option(2000, minimum=1, help="number of lines to read, translate and write together")
+    fill: str = option(
+        "empty",
+        choices=FILL,
+        help="which messages of PO, XLIFF and Qt to translate: those without a translation, also those that are fuzzy "
+        "or need a review, or all",
+    )
+    mark_fuzzy: bool = option(
+        False, help="PO: mark translations as fuzzy, for a review; others have marks of their own"
+    )
 
     def check(self) -> None:
         for name in ("top_k", "temperature", "seed"):

@@ -21,11 +21,12 @@ from residual_hf.checkpoint import model_folder
 from residual_hf.checkpoint_checks import check_presence
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec, DataSettings, TokenizerSettings
-from residual_hf.data.pair_formats import LANGUAGE, languages_in, same_language, with_lower_language
+from residual_hf.data.pair_formats import LANGUAGE, languages_in, with_lower_language
 from residual_hf.data.pair_reader import PairReader, check_files
+from residual_hf.data.pair_rows import same_language
 from residual_hf.data.sample_checks import sample_faults, take_sample
 from residual_hf.data.scripts import WITHOUT_SPACES, share_of_script
-from residual_hf.data.splitting import SplitReport, split_corpus
+from residual_hf.data.splitting import SplitReport, all_pairs, split_corpus
 from residual_hf.data.text_files import uncompressed_name
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -146,6 +147,7 @@ def write_first_recipe(
     target: Path | None = None,
     folder: Path | None = None,
     *,
+    more: Sequence[Path] = (),
     source_lang: str | None = None,
     target_lang: str | None = None,
     source_column: str | int | None = None,
@@ -154,11 +156,11 @@ def write_first_recipe(
     trial_seconds: float = 10,
     overwrite: bool = False,
 ) -> Plan:
-    """Split two aligned text files or a file of pairs, and write a commented recipe for the device of this machine.
+    """Split two aligned text files or files of pairs, and write a commented recipe for the device of this machine.
 
     Args:
-        source, target: text files of as many lines, plain or compressed; without `target`, one file in a format of
-            `CorpusSpec.file`.
+        source, target, more: two text files of as many lines, plain or compressed, or one or several files in the
+            formats of `CorpusSpec.file`.
         folder: receives `recipe.yaml` and the splits, such as `train.en`; default: the languages, as `en-de`.
         source_lang, target_lang: default: the suffixes of the files, or what the file of pairs names.
         source_column, target_column: of a file of pairs, see `CorpusSpec`.
@@ -169,30 +171,32 @@ def write_first_recipe(
     Raises:
         InputError: files that cannot be used, an unknown language, or a folder that is not empty.
     """
-    spec = CorpusSpec(
-        source=None if target is None else source,
-        target=target,
-        file=source if target is None else None,
-        source_column=source_column,
-        target_column=target_column,
-        skip_empty=True,
-    )
-    check_files([spec])
+    given = [source, *filter(None, [target]), *more]
+    in_pairs = [uncompressed_name(path.name.lower()).endswith(PAIR_FILES) for path in given]
+    chosen: Any = {"source_column": source_column, "target_column": target_column, "skip_empty": True}
+    if len(given) == 1 or all(in_pairs):
+        specs = [CorpusSpec(file=path, **chosen) for path in given]
+    elif len(given) == 2 and not any(in_pairs):
+        specs = [CorpusSpec(source=source, target=target, **chosen)]
+    else:
+        other = given[in_pairs.index(False)]
+        raise InputError(f"source: {other} given among {len(given)} files, must be a file of {', '.join(PAIR_FILES)}")
+    check_files(specs)
     if not 0 <= trial_seconds < math.inf:
         raise InputError(f"--trial: {trial_seconds} given, must be a number >= 0")
-    languages = languages_of(spec, source_lang, target_lang)
+    languages = languages_of(specs[0], source_lang, target_lang)
     if languages[0] == languages[1]:
         raise InputError(f"--target-lang: {languages[1]!r} given, must differ from the source language")
     folder = folder or Path("-".join(languages))
-    check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=[*spec.files, start])
+    check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=[*given, start])
     if start is not None:
         check_presence(model_folder(start), f"--from: {start}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with atomic_folder(folder) as new:
-        spec = replace(spec, source_lang=languages[0], target_lang=languages[1])
-        split = split_corpus(spec, new)
-        pairs = take_sample(PairReader(spec).one_pass(), split.pairs)
-        faults = sample_faults(ParallelCorpus.empty(spec).with_pairs(pairs), split.pairs)
+        specs = [replace(spec, source_lang=languages[0], target_lang=languages[1]) for spec in specs]
+        split = split_corpus(specs[0], new, more=specs[1:])
+        pairs = take_sample(all_pairs(map(PairReader, specs)), split.pairs)
+        faults = sample_faults(ParallelCorpus.empty(specs[0]).with_pairs(pairs), split.pairs)
         train = CorpusSpec(source=new / f"train.{languages[0]}", target=new / f"train.{languages[1]}")
         sample = ParallelCorpus.empty(train).with_pairs(PairReader(train).take(SAMPLE))
         unspaced = any(

@@ -66,7 +66,7 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
     translations = Translations(batcher, settings)
     keys = settings.read_keys()
     kept = DocumentFolder(documents)
-    can_read_documents = all(map(find_spec, ("lxml", "polib", "markdown_it")))
+    can_read_documents = all(map(find_spec, ("lxml", "polib", "markdown_it", "translate")))
     page = files("residual_hf.serving").joinpath("page.html").read_text(encoding="utf-8")
 
     @asynccontextmanager

@@ -276,6 +276,33 @@ def test_long_names_of_columns_are_compared_in_linear_time(tmp_path):
     assert not languages_in(table(tmp_path / "a.csv", [("en" + "_a" * 50_000 + "!", "de", "note")]))
 
 
+SHEET = "<worksheet xmlns='http://schemas.openxmlformats.org/spreadsheetml/2006/main'>{}</worksheet>"
+TEXT_CELL = '<c r="{}" t="inlineStr"><is><t>{}</t></is></c>'
+ROW = f'<row r="{{0}}">{TEXT_CELL.format("A{0}", "{1}")}{TEXT_CELL.format("B{0}", "{2}")}</row>'
+
+
+@pytest.mark.parametrize("last", [1_048_576, 10**9])
+def test_rows_that_a_workbook_claims_are_not_read(last, tmp_path):
+    rows = "".join(ROW.format(number, *pair) for number, pair in zip((1, 7, last), PAIRS, strict=True))
+    sheet = SHEET.format(f'<dimension ref="A1:XFD1048576"/><sheetData>{rows.replace("&", "&amp;")}</sheetData>')
+    assert pair_of(with_sheet(tmp_path, sheet)) == PAIRS
+
+
+def test_the_columns_of_a_workbook_are_bounded(tmp_path):
+    row = ROW.format(1, "one", "eins").replace("</row>", '<c r="XFD1"><v>1</v></c></row>')
+    with pytest.raises(InputError, match="has a cell XFD1, must have at most 1,000 columns"):
+        pair_of(with_sheet(tmp_path, SHEET.format(f"<sheetData>{row}</sheetData>")))
+
+
+def with_sheet(folder, sheet):
+    """A workbook with another first sheet."""
+    source = workbook(folder / "source.xlsx", PAIRS)
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(folder / "a.xlsx", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, sheet if name == "xl/worksheets/sheet1.xml" else old.read(name))
+    return folder / "a.xlsx"
+
+
 def test_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "polib", None)
     with pytest.raises(InputError, match=r"polib is not installed: pip install 'residual_hf\[documents\]'"):
@@ -313,3 +340,87 @@ def test_languages_are_what_a_file_names(name, found, tmp_path):
     three = TMX.replace("</tu>", '<tuv xml:lang="fr"><seg>x</seg></tuv></tu>', 1)
     assert languages_in(text(tmp_path / "a.tmx", three)) == ["en-US", "de-DE", "fr"]
     assert languages_in(text(tmp_path / "a.tmx", three.replace('"fr"', '"de-DE"'))) == ["en-US", "de-DE"]
+
+
+def units(path, source, target):
+    """A file of one pair, in the format of its suffix."""
+    if path.suffix == ".tmx":
+        sides = (("en", source), ("de", target))
+        variants = "".join(f'<tuv xml:lang="{code}"><seg>{content}</seg></tuv>' for code, content in sides)
+        return text(path, f"<tmx><body><tu>{variants}</tu></body></tmx>")
+    pair = f"<source>{source}</source><target>{target}</target>"
+    unit = f'<trans-unit id="1">{pair}</trans-unit>'
+    if "dataRef" in source:
+        unit = f'<unit><originalData><data id="d">{{0}}</data></originalData><segment>{pair}</segment></unit>'
+    return text(path, f'<xliff srcLang="en" trgLang="de">{unit}</xliff>')
+
+
+def pair_of(file):
+    return PairReader(CorpusSpec(file=file, source_lang="en", target_lang="de")).take()
+
+
+@pytest.mark.parametrize("suffix", [".tmx", ".sdlxliff"])
+@pytest.mark.parametrize(
+    "tag",
+    [
+        *('<hi type="b">{}</hi>', '<g id="1">{}</g>', '<mrk mtype="x">{}</mrk>', '<pc id="1">{}</pc>', "<b>{}</b>"),
+        *('<a href="x">{}</a>', '<g id="1"><bpt i="2">&lt;b></bpt>{}<ept i="2">&lt;/b></ept></g>'),
+    ],
+)
+def test_text_within_elements_belongs_to_the_pair(suffix, tag, tmp_path):
+    sides = (
+        f"{start}{tag.format(owl)}{end}" for start, owl, end in (("The ", "owl", " calls."), ("Die ", "Eule", "."))
+    )
+    assert pair_of(units(tmp_path / f"a{suffix}", *sides)) == [("The owl calls.", "Die Eule.")]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("<ph>{0}</ph>", "{0}"),
+        ("<ph>%1$s</ph>", "%1$s"),
+        ("<ph>$name</ph>", "$name"),
+        ("<ph>[NAME]</ph>", "[NAME]"),
+        ('<x id="1" equiv-text="{{name}}"/>', "{{name}}"),
+        ('<ph id="1" equiv="INTERPOLATION" disp="{{name}}"/>', "{{name}}"),
+        ('<ph id="1" dataRef="d"/>', "{0}"),
+        ("<ph>&lt;br/></ph>", ""),
+        ('<x id="1" equiv-text="&lt;img>"/>', ""),
+        ("<ph>{\\b}</ph>", ""),
+        ("<bpt>{0}</bpt><ept>{1}</ept>", ""),
+    ],
+)
+def test_placeholders_in_codes_are_text(code, expected, tmp_path):
+    pair = ("Hi " + expected + ".", "Ja " + expected + ".") if expected else ("Hi .", "Ja .")
+    for suffix in (".tmx", ".xlf") if "dataRef" not in code else (".xlf",):
+        assert pair_of(units(tmp_path / f"a{suffix}", f"Hi {code}.", f"Ja {code}.")) == [pair]
+
+
+def test_segments_of_xliff_are_pairs(tmp_path):
+    marks = '<mrk mtype="seg" mid="1">{}</mrk> <mrk mtype="seg" mid="2">{}</mrk>'
+    unit = f"<source>one two</source><seg-source>{marks.format('one', 'two')}</seg-source>"
+    file = text(
+        tmp_path / "a.mqxliff",
+        f'<xliff><file source-language="en" target-language="de"><trans-unit>{unit}'
+        f"<target>{marks.format('eins', 'zwei')}</target></trans-unit><trans-unit>{unit}"
+        f"<target>{marks.format('eins', '')}</target></trans-unit></file></xliff>",
+    )
+    assert pair_of(file) == [("one", "eins"), ("two", "zwei"), ("one", "eins")]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "<tmx><tu><seg>" + 20 * ("a" * 9000 + "<b/>") + "</seg></tu></tmx>",
+        "<tmx><header>" + "a" * 180_000 + "</header></tmx>",
+        "<tmx>" + "<!-- a -->" * 18_000 + "</tmx>",
+        "<tmx><tu " + " ".join(f"a{number}='{'a' * 9000}'" for number in range(20)) + "/></tmx>",
+        "".join(f"<a{number} a='{'a' * 30_000}'><tu/>" for number in range(9)),
+    ],
+    ids=["text", "between units", "comments", "attributes", "around units"],
+)
+def test_what_is_read_of_xml_is_bounded(content, tmp_path, monkeypatch):
+    monkeypatch.setattr(xml_reader, "LARGEST_UNIT", 100_000)
+    monkeypatch.setattr(xml_reader, "LARGEST_FRAME", 100_000)
+    with pytest.raises(InputError, match=r"a\.tmx: (an element|attributes) of more than 100,000 (bytes|characters)"):
+        pair_of(text(tmp_path / "a.tmx", content))

@@ -16,8 +16,11 @@ from support.documents import upper_cased
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import read_xml
+from residual_hf.documents.catalogues import CatalogueOptions
 from residual_hf.documents.formats import read_document
 from residual_hf.documents.literal_text import marked_block
+from residual_hf.documents.translation import NumberedDocument
+from residual_hf.generation.generation_settings import FILL
 from residual_hf.generation.markup import Inline
 
 PO = r"""# translators
@@ -55,7 +58,7 @@ msgstr   ""
 #~ msgstr ""
 """
 FILLED = {
-    'msgstr ""': r'msgstr "OPEN <b>%s</b> OR {name}, OR \"NOTHING\".\nNEW LINE\n"',
+    'msgstr ""': r'msgstr "OPEN <b>%s</b> OR {name},\nOR \"NOTHING\".\nNEW LINE\n"',
     'msgstr[0] ""': 'msgstr[0] "ONE FILE"',
     'msgstr[1] ""': 'msgstr[1] "%d FILES"',
     'msgstr   ""': 'msgstr   "12345"',
@@ -198,6 +201,118 @@ def test_segments_of_xliff_1_are_filled(tmp_path, monkeypatch):
     (tmp_path / "a.xlf").write_text(content)
     written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
     assert written.count(f">{text.replace('one', 'ONE').replace('Two', 'TWO')}</target>") == 2
+
+
+SEGMENT = '<mrk mtype="seg" mid="1">%s</mrk>'
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("see", "<target/>", "SEE"),
+        ("see", "<target> </target>", "SEE"),
+        ('<g id="1">see</g>', '<target><g id="1"/></target>', '<g id="1">SEE</g>'),
+        ('see<x id="1"/>', '<target><x id="1"/></target>', 'SEE<x id="1"/>'),
+        (
+            'see<ph id="1">&lt;br&gt;</ph>',
+            '<target><ph id="1">&lt;br&gt;</ph></target>',
+            'SEE<ph id="1">&lt;br&gt;</ph>',
+        ),
+        (SEGMENT % "see", f"<target>{SEGMENT % ''}</target>", SEGMENT % "SEE"),
+        (
+            f'<g id="1">{SEGMENT % "see"}</g>',
+            f'<target><g id="1">{SEGMENT % ""}</g></target>',
+            f'<g id="1">{SEGMENT % "SEE"}</g>',
+        ),
+        (f'<g id="1">{SEGMENT % "see"}</g>', "<target/>", f'<g id="1">{SEGMENT % "SEE"}</g>'),
+        (SEGMENT % 'see<x id="1"/>', f"""<target>{SEGMENT % '<x id="1"/>'}</target>""", SEGMENT % 'SEE<x id="1"/>'),
+    ],
+)
+def test_targets_with_tags_but_no_text_are_filled(tmp_path, monkeypatch, source, target, expected):
+    plain = re.sub("</?mrk[^>]*>", "", source)
+    marked = f"<seg-source>{source}</seg-source>" if plain != source else ""
+    (tmp_path / "a.sdlxliff").write_text(
+        f'<xliff version="1.2"><trans-unit id="1"><source>{plain}</source>{marked}{target}</trans-unit></xliff>'
+    )
+    written = upper_cased(monkeypatch, tmp_path / "a.sdlxliff").read_text()
+    assert re.search("<target[^>]*>(.*)</target>", written)[1] == expected
+
+
+def test_placeholders_of_xliff_are_read_with_their_sentence(tmp_path, monkeypatch):
+    source = 'see <ph id="1">{0}</ph>, <g id="2"><x id="3" equiv-text="%s"/></g><ph id="4">&lt;br&gt;</ph> now'
+    (tmp_path / "a.xlf").write_text(f"<xliff><trans-unit><source>{source}</source></trans-unit></xliff>")
+    assert NumberedDocument(tmp_path / "a.xlf").text == "see {0}, %s now"
+    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    assert re.search("<target[^>]*>(.*)</target>", written)[1] == source.replace("see", "SEE").replace("now", "NOW")
+
+
+def test_segments_of_xliff_are_translated_one_by_one(tmp_path, monkeypatch):
+    segments = (
+        '<mrk mtype="seg" mid="1">one when</mrk> <mrk mtype="seg" mid="2">two.</mrk><mrk mtype="seg" mid="3">7</mrk>'
+    )
+    target = '<target><mrk mtype="seg" mid="1">eins</mrk> <mrk mtype="seg" mid="2"/></target>'
+    unit = f"<trans-unit><source>one two.</source><seg-source>{segments}</seg-source>%s</trans-unit>"
+    (tmp_path / "a.mqxliff").write_text(f"<xliff>{unit % ''}{unit % target}{unit % '<target>fertig</target>'}</xliff>")
+    assert read_document(tmp_path / "a.mqxliff").blocks == [["one when"], ["two."], ["two."]]
+    written = upper_cased(monkeypatch, tmp_path / "a.mqxliff").read_text()
+    found = re.findall("<target[^>]*>(.*?)</target>", written)
+    assert found[0] == segments.replace("one when", "ONE WHEN").replace("two", "TWO")
+    assert found[1:] == ['<mrk mtype="seg" mid="1">eins</mrk> <mrk mtype="seg" mid="2">TWO.</mrk>', "fertig"]
+
+
+MARKS = """msgid ""
+msgstr "Content-Type: text/plain; charset=UTF-8\\n"
+
+#, fuzzy
+#~ msgid "gone"
+#~ msgstr "fort"
+
+#: a.c
+#, c-format
+msgid "open %s"
+msgstr ""
+
+#~ msgid "gone"
+#~ msgstr "fort"
+
+msgctxt "menu"
+msgid "one file"
+msgid_plural "%d files"
+msgstr[0] ""
+msgstr[1] ""
+
+#, fuzzy
+#| msgid "clos"
+msgid "close"
+msgstr "schließ"
+
+msgid "done"
+msgstr "fertig"
+"""
+
+
+def test_translations_of_a_catalogue_are_marked_and_chosen(tmp_path, monkeypatch):
+    path = tmp_path / "a.po"
+    path.write_text(MARKS)
+    filled = MARKS.replace('%s"\nmsgstr ""', '%s"\nmsgstr "OPEN %s"')
+    filled = filled.replace('[0] ""', '[0] "ONE FILE"').replace('[1] ""', '[1] "%d FILES"')
+    assert upper_cased(monkeypatch, path).read_text() == filled
+    fuzzy = filled.replace("#, c-", "#, fuzzy, c-").replace("msgctxt", "#, fuzzy\nmsgctxt")
+    settings = {"overwrite": True, "settings": {"mark_fuzzy": True}}
+    assert upper_cased(monkeypatch, path, **settings).read_text() == fuzzy
+    settings["settings"] = {"fill": "unreviewed", "mark_fuzzy": True}
+    assert upper_cased(monkeypatch, path, **settings).read_text() == fuzzy.replace("schließ", "CLOSE")
+    settings["settings"] = {"fill": "all"}
+    expected = filled.replace("schließ", "CLOSE").replace("fertig", "DONE")
+    assert upper_cased(monkeypatch, path, **settings).read_text() == expected
+
+
+def test_translations_of_xliff_to_review_are_chosen(tmp_path):
+    states = ("needs-review-translation", "translated", "final", "new")
+    units = (f"<trans-unit><source>{s}</source><target state='{s}'>da</target></trans-unit>" for s in states)
+    (tmp_path / "a.xlf").write_text(f"<xliff>{''.join(units)}</xliff>")
+    found = {fill: len(read_document(tmp_path / "a.xlf", CatalogueOptions(fill)).blocks) for fill in FILL}
+    assert found == {"empty": 0, "unreviewed": 2, "all": 4}
 
 
 @pytest.mark.parametrize(

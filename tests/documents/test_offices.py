@@ -423,3 +423,29 @@ def test_other_archives_are_refused(tmp_path):
         read_document(tmp_path / "b.epub")
     with pytest.raises(InputError, match="unknown format, must be one of .txt, .html"):
         read_document(tmp_path / "c.pdf")
+
+
+def test_the_text_of_a_workbook_is_translated(tmp_path, monkeypatch):
+    openpyxl = pytest.importorskip("openpyxl", reason="writes the workbook")
+    from openpyxl.cell.rich_text import CellRichText, TextBlock
+    from openpyxl.cell.text import InlineFont
+    from openpyxl.comments import Comment
+    from openpyxl.styles import Font
+    from openpyxl.worksheet.table import Table
+
+    book = openpyxl.Workbook()
+    sheet = book.active
+    rows = [("Bird", "Number"), ("The owl", 7), ("Yes", 8), ("one\ntwo", "=SUM(B2:B3)"), (" 12 ", '=IF(A3="Yes",1,2)')]
+    for row in rows:
+        sheet.append(row)
+    sheet["A2"].font, sheet["A2"].comment = Font(bold=True), Comment("see below", "me")
+    sheet["C1"] = CellRichText("plain and ", TextBlock(InlineFont(b=True), "bold"), " text")
+    sheet.add_table(Table(displayName="Birds", ref="A1:B5"))
+    book.save(tmp_path / "a.xlsx")
+    written = openpyxl.load_workbook(upper_cased(monkeypatch, tmp_path / "a.xlsx"), rich_text=True).active
+    found = [[cell.value for cell in row[:2]] for row in written.iter_rows()]
+    expected = [["THE OWL" if v == "The owl" else "ONE\nTWO" if v == "one\ntwo" else v for v in row] for row in rows]
+    assert found == expected, "names of columns of tables and texts in formulas stay"
+    assert written["A2"].font.b and written["A2"].comment.text == "SEE BELOW"
+    assert str(written["C1"].value) == "PLAIN AND BOLD TEXT" and written["C1"].value[1].text == "BOLD"
+    assert written.tables["Birds"].column_names == ["Bird", "Number"]

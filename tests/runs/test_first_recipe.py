@@ -11,6 +11,7 @@ import pytest
 
 from residual_hf.base.errors import InputError
 from residual_hf.cli import main
+from residual_hf.data.data_settings import SPLITS
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.runs import first_recipe
 from residual_hf.runs.first_recipe import choose_size, language_of, write_first_recipe
@@ -89,6 +90,8 @@ def test_a_language_without_spaces_gets_a_unigram_vocabulary_for_its_alphabet(tm
     [
         ({"source_lang": "de"}, "--target-lang: 'de' given, must differ"),
         ({"source": Path("corpus.txt")}, "no such file: corpus.txt"),
+        ({"source": Path("memory.csv")}, "source: corpus.de given among 2 files, must be a file of .tmx"),
+        ({"more": [Path("more.de")]}, "source: corpus.en given among 3 files, must be a file of .tmx"),
         ({"target_lang": "../x"}, r"--target-lang: '\.\./x' given, must be a language code"),
         ({"trial_seconds": -1}, "--trial: -1 given, must be a number >= 0"),
         ({"trial_seconds": float("nan")}, "--trial: nan given"),
@@ -148,6 +151,23 @@ def test_languages_that_a_table_names_in_any_case(tmp_path, options, languages):
     assert (recipe.source_lang, recipe.target_lang) == languages
     first = "eins" if languages[0] == "de" else "one"
     assert (tmp_path / "out" / f"train.{languages[0]}").read_text().startswith(first)
+
+
+def test_several_files_of_pairs_become_one_corpus(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("lxml", reason="the extra [documents] is not installed")
+    monkeypatch.chdir(tmp_path)
+    sides = [(f"one {i}", f"eins {i}") for i in range(60)]
+    write(tmp_path, "a.csv", ["en,de", *map(",".join, sides[:20])])
+    variants = '<tu><tuv xml:lang="de"><seg>{1}</seg></tuv><tuv xml:lang="en"><seg>{0}</seg></tuv></tu>'
+    write(tmp_path, "b.tmx", ["<tmx>", *(variants.format(*pair) for pair in sides[20:40]), "</tmx>"])
+    unit = "<trans-unit><source>{1}</source><target>{0}</target></trans-unit>"
+    units = (unit.format(*pair) for pair in sides[40:])
+    write(tmp_path, "c.xlf", ['<xliff><file source-language="de" target-language="en">', *units, "</file></xliff>"])
+    assert main(["init", "a.csv", "b.tmx", "c.xlf", "--trial", "0"]) == 0
+    assert "data: 54 training, 3 validation and 3 test pairs" in capsys.readouterr().out
+    lines = (Path("en-de", f"{split}.{code}").read_text().splitlines() for code in ("en", "de") for split in SPLITS)
+    english, german = (sorted(line for _ in SPLITS for line in next(lines)) for _ in range(2))
+    assert [english, german] == [sorted(side) for side in zip(*sides, strict=True)]
 
 
 def test_days_on_a_cpu_are_warned_about(corpus):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,10 +40,25 @@ def rewritten(monkeypatch: Any, source: Path) -> Path:
     return upper_cased(monkeypatch, source, translate=unchanged, overwrite=True)
 
 
-def upper_cased(monkeypatch: Any, source: Path, translate: Any = in_upper_case, **options: Any) -> Path:
+def upper_cased(
+    monkeypatch: Any, source: Path, settings: Any = None, translate: Any = in_upper_case, **options: Any
+) -> Path:
     """The path of a document that is translated into upper case."""
     monkeypatch.setattr(translation, "translate_blocks", translate)
     target = source.with_name(f"upper-{source.name}")
-    settings = translation.StreamSettings()
-    translation.translate_document(UpperCase, settings, source, target, **options)
+    chosen = translation.StreamSettings(**settings or {})
+    translation.translate_document(UpperCase, chosen, source, target, **options)
     return target
+
+
+def changed_by_identity(source: Path) -> list[str]:
+    """The lines that change in a document whose translation is its text."""
+    document = translation.NumberedDocument(source)
+    parts = Document(document.blocks, "en", lambda _: True)
+    target = source.with_name(f"same-{source.name}")
+    blocks = json.loads(json.dumps(parts.join(parts.sentences)))
+    document.write(target, blocks, None, None)
+    before, after = (
+        path.read_bytes().decode("utf-8", "surrogateescape").splitlines(True) for path in (source, target)
+    )
+    return [line for line in difflib.ndiff(before, after) if line[0] in "+-"]

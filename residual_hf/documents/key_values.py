@@ -1,0 +1,153 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Files of keys and values: JSON, ARB, properties, Apple's strings, INI. Each text is replaced in its place.
+
+translate-toolkit would format these anew, lose empty objects and repeated keys of JSON, and take the square of the
+lines of long values.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from residual_hf.base.errors import InputError
+from residual_hf.generation.markup import Block
+
+from .catalogues import CatalogueOptions
+from .document import Document, decoded, has_text, read_bytes
+from .literal_text import marked, read_marks, write_marks
+
+UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]')
+"""Of JSON; a text with a colon is a key."""
+PROPERTY = re.compile(
+    r"^[ \t\f]*(?:[#!].*|(?:[^\\\s=:#!]|\\.)(?:[^\\\s=:]|\\.)*[ \t\f]*[=:]?[ \t\f]*((?:[^\\\r\n]|\\\r?\n|\\.)*))",
+    re.MULTILINE,
+)
+APPLE = re.compile(r'/\*(?:.*?\*/|.*)|//[^\n]*|=\s*"((?:[^"\\]|\\.)*)"?|"(?:[^"\\]|\\.)*"?', re.DOTALL)
+INI = re.compile(r"^[^\s;#\[=:][^=:\r\n]*[=:][ \t]*(\S[^\r\n]*)", re.MULTILINE)
+ESCAPE = re.compile(r"\\(?:[uU]([0-9A-Fa-f]{4})|\r?\n[ \t\f]*|(.))")
+CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+WRITTEN = {"\\": "\\\\", **{control: f"\\{name}" for name, control in CONTROLS.items()}}
+
+
+class Value(NamedTuple):
+    """A text, and from where to where it is written."""
+
+    text: str
+    start: int
+    end: int
+
+
+class KeyValueFile(Document):
+    def __init__(self, path: Path, options: CatalogueOptions):
+        super().__init__(path)
+        content, kind = read_bytes(path), path.suffix.lower()
+        text, encoding = decoded(content, str(path), "iso-8859-1")
+        self._encoding = UTF_16.get(content[:2], encoding)
+        self._text = content.decode(self._encoding)
+        if kind == ".properties" and text.isascii():
+            self._encoding = "ascii"  # other characters are escapes, which Java 8 needs
+        values, self._encode = KINDS[kind]
+        try:
+            found = list(values(self._text))
+            if not found and has_text([self._text]) and kind not in (".json", ".arb"):
+                raise ValueError("it has no texts with keys")
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}: cannot be read as {kind}: {error}") from error
+        blocks = [read_marks(marked(value.text)) for value in found]
+        self._values = [value for value, block in zip(found, blocks, strict=True) if has_text(block)]
+        self.blocks = list(filter(has_text, blocks))
+
+    def write(self, path: Path, blocks: Sequence[Block]) -> None:
+        written, end = "", 0
+        for value, block in zip(self._values, blocks, strict=True):
+            if (text := write_marks(block)) != value.text:
+                written += self._text[end : value.start] + self._encode(text, self._text)
+                end = value.end
+        written += self._text[end:]
+        path.write_bytes(written.encode(self._encoding, "java" if self._encoding in JAVA else "strict"))
+
+
+def _json_values(text: str) -> Iterator[Value]:
+    """The texts of JSON. Of Flutter and of extensions of browsers, not what describes them."""
+    data = json.loads(text.removeprefix("\ufeff"))
+    members = list(data.values()) if isinstance(data, dict) else []
+    of_browser = bool(members) and all(isinstance(member, dict) and "message" in member for member in members)
+    keys: list[str] = []
+    for token in TOKEN.finditer(text):
+        if token[0] in "{[":
+            keys.append("")
+        elif token[0] in "}]":
+            keys.pop()
+        elif token[1]:
+            keys[-1] = json.loads(token[0].removesuffix(token[1]))
+        elif not any(key.startswith("@") for key in keys) and (not of_browser or keys[1:] == ["message"]):
+            yield Value(json.loads(token[0]), *token.span())
+
+
+def _json_text(text: str, file: str) -> str:
+    return json.dumps(text, ensure_ascii="\\u" in file and file.removeprefix("\ufeff").isascii())
+
+
+def _matches(pattern: re.Pattern[str]) -> Callable[[str], Iterator[Value]]:
+    """The values that the group of a pattern finds."""
+
+    def values(text: str) -> Iterator[Value]:
+        for match in pattern.finditer(text):
+            if match[1]:
+                yield Value(unescaped(match[1]), *match.span(1))
+
+    return values
+
+
+def unescaped(text: str) -> str:
+    def character(escape: re.Match[str]) -> str:
+        return chr(int(escape[1], 16)) if escape[1] else CONTROLS.get(escape[2], escape[2] or "")
+
+    found = ESCAPE.sub(character, text)
+    return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")  # pairs of surrogates
+
+
+def escaped(text: str) -> str:
+    return "".join(WRITTEN.get(character, character) for character in text)
+
+
+def _property_text(text: str, file: str) -> str:
+    return "\\" * text.startswith(" ") + escaped(text)
+
+
+def _apple_text(text: str, file: str) -> str:
+    return escaped(text).replace('"', '\\"')
+
+
+def _ini_values(text: str) -> Iterator[Value]:
+    for match in INI.finditer(text):
+        value, start = match[1].rstrip(), match.start(1)
+        quoted = len(value) > 1 and value[0] == value[-1] == '"'
+        yield Value(value[1:-1] if quoted else value, start + quoted, start + len(value) - quoted)
+
+
+def _ini_text(text: str, file: str) -> str:
+    return " ".join(text.splitlines())
+
+
+def _as_java(error: UnicodeError) -> tuple[str, int]:
+    """Characters that an encoding does not have, as Java reads them."""
+    assert isinstance(error, UnicodeEncodeError)
+    units = error.object[error.start : error.end].encode("utf-16-be")
+    return "".join(f"\\u{units[i] << 8 | units[i + 1]:04X}" for i in range(0, len(units), 2)), error.end
+
+
+JAVA = ("ascii", "iso-8859-1")
+codecs.register_error("java", _as_java)
+KINDS: dict[str, tuple[Callable[[str], Iterator[Value]], Callable[[str, str], str]]] = {
+    **dict.fromkeys((".json", ".arb"), (_json_values, _json_text)),
+    ".properties": (_matches(PROPERTY), _property_text),
+    ".strings": (_matches(APPLE), _apple_text),
+    ".ini": (_ini_values, _ini_text),
+}

@@ -1,0 +1,224 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Files of messages: texts are translated, keys and everything else stay."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from contextlib import suppress
+
+import pytest
+
+pytest.importorskip("lxml", reason="the extra [documents] is not installed")
+pytest.importorskip("translate", reason="the extra [documents] is not installed")
+
+from support.documents import changed_by_identity, upper_cased
+
+from residual_hf.base.errors import InputError
+from residual_hf.documents.catalogues import CatalogueOptions
+from residual_hf.documents.formats import read_document
+
+FILES = {
+    "a.properties": r"""# Title
+app.title = «The owl»
+app.key:«In the wood»
+empty=
+x = «It''s» {0}
+lines = «one»\n«two»
+number = 1
+""",
+    "Localizable.strings": r"""/* Hello */
+"hello" = "«Hello», %@!";
+
+// other
+"a key" = "«A \"word\"»\n«below»";
+""",
+    "values.xml": """<?xml version="1.0" encoding="utf-8"?>
+<!-- ours -->
+<resources xmlns:xliff="urn:oasis:names:tc:xliff:document:1.2">
+    <string name="hello">«Hello» <b>«world»</b> &amp; <xliff:g id="n">%1$s</xliff:g></string>
+    <string name="quoted">«It\\'s the \\"nest\\"»\\n«here»</string>
+    <string name="own" translatable="false">fixed</string>
+    <string name="other">@string/hello</string>
+    <string name="marked"><![CDATA[<b>«bold»</b> «text»]]></string>
+    <plurals name="files">
+        <item quantity="one">%d «file»</item>
+        <item quantity="many">%d «files»</item>
+    </plurals>
+    <string-array name="days">
+        <item>«Monday»</item>
+    </string-array>
+</resources>
+""",
+    "a.resx": """<?xml version="1.0" encoding="utf-8"?>
+<root>
+  <data name="Hello" xml:space="preserve">
+    <value>«Hello» {0} &amp; «you»</value>
+    <comment>Greets</comment>
+  </data>
+  <data name="Icon" type="System.Drawing.Icon" xml:space="preserve">
+    <value>icon</value>
+  </data>
+  <data name="&gt;&gt;label.Name" xml:space="preserve">
+    <value>label</value>
+  </data>
+</root>""",
+    "app.arb": '{\n  "@@locale": "en",\n  "hello": "«Hello» {name}",\n  "@hello": {"description": "A greeting"}\n}\n',
+    "messages.json": '{"hello": {"message": "«Hello»", "description": "A greeting", "placeholders": {}}}',
+    "a.json": '{"a.b": "«The owl»", "c": {"d": ["«One»", 2, 1.50, true, null], "e": {}},\n "c": "«Two»\\n«three»"}\n',
+    "a.yml": f"""# ours
+en:
+  title: «The owl»
+  quoted: "«Hello» %{{name}}"
+  single: '«It''s here»'
+  yes: true
+  off: 1.50
+  day: 2020-01-01
+  long: {"«word» " * 30}«end»
+  block: |
+    «one»
+    «two»
+  list:
+    - «first item»
+    - «second»
+""",
+    "b.properties": r"""! x = y
+  b\ c\==«It»
+spaces   «value»
+path=\ «a»\t«b»
+""",
+    "a.ini": "; ours\n[Main]\ntitle = «The owl»\nother=«In the wood»\nempty =\n",
+}
+"""Text between « and » is translated."""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
+@pytest.mark.parametrize("name", FILES)
+def test_texts_are_translated_and_all_else_stays(name, end, tmp_path, monkeypatch):
+    content = FILES[name].replace("\n", end)
+    path = tmp_path / name
+    path.write_bytes(re.sub("[«»]", "", content).encode())
+    assert changed_by_identity(path) == []
+    expected = re.sub("«(.*?)»", lambda text: text[1].upper(), content)
+    assert upper_cased(monkeypatch, path).read_bytes().decode() == expected
+
+
+QT = """<?xml version="1.0" encoding="utf-8"?>
+<!DOCTYPE TS>
+<TS version="2.1" language="de_DE" sourcelanguage="en">
+<context>
+    <name>Window</name>
+    <message>
+        <source>Open &amp;file</source>
+        <translation type="unfinished"></translation>
+    </message>
+    <message>
+        <source>OK</source>
+        <translation type="unfinished"></translation>
+    </message>
+    <message>
+        <source>Done</source>
+        <translation>Fertig</translation>
+    </message>
+    <message numerus="yes">
+        <source>%n file(s)</source>
+        <translation type="unfinished">
+            <numerusform></numerusform>
+            <numerusform></numerusform>
+        </translation>
+    </message>
+    <message>
+        <source>maybe</source>
+        <translation type="unfinished">vielleicht</translation>
+    </message>
+    <message>
+        <source>gone</source>
+        <translation type="vanished"></translation>
+    </message>
+</context>
+</TS>
+"""
+
+
+def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch):
+    path = tmp_path / "a.ts"
+    path.write_text(QT)
+    expected = QT.replace('shed"></tr', 'shed">OPEN &amp;FILE</tr', 1).replace('shed"></tr', 'shed">OK</tr', 1)
+    expected = expected.replace("rusform></", "rusform>%N FILE(S)</")
+    assert upper_cased(monkeypatch, path).read_text() == expected
+    assert [block[0] for block in read_document(path, CatalogueOptions("unreviewed")).blocks][-1] == "maybe"
+    assert len(read_document(path, CatalogueOptions("all")).blocks) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "written"),
+    [
+        ("a.properties", b"a = Caf\\u00e9\n", b"a = CAF\\u00C9\n"),
+        ("a.properties", "a = Café\n".encode(), "a = CAFÉ\n".encode()),
+        ("a.properties", "a = Café\n".encode("latin-1"), "a = CAFÉ\n".encode("latin-1")),
+        ("a.strings", '"a" = "Café";\n'.encode("utf-16"), '"a" = "CAFÉ";\n'.encode("utf-16")),
+        ("a.properties", b"a = \\ud83e\\udd89 owl\n", b"a = \\uD83E\\uDD89 OWL\n"),
+        ("a.properties", b"a = one \\\n  two\n", b"a = ONE TWO\n"),
+        ("a.strings", '\ufeff"a"="b";'.encode("utf-16-be"), '\ufeff"a"="B";'.encode("utf-16-be")),
+        ("a.strings", b'a = "b";"//" = "c"; /* x = "y";', b'a = "B";"//" = "C"; /* x = "y";'),
+        ("a.ini", b'KEY="one \\"\r\n', b'KEY="ONE \\"\r\n'),
+        ("a.json", b'\xef\xbb\xbf{"a": "caf\\u00e9"}', b'\xef\xbb\xbf{"a": "CAF\\u00c9"}'),
+        ("a.yml", b"\xef\xbb\xbfa: one\n", b"\xef\xbb\xbfa: ONE\n"),
+    ],
+)
+def test_encodings_and_escapes_stay(name, content, written, tmp_path, monkeypatch):
+    (tmp_path / name).write_bytes(content)
+    assert upper_cased(monkeypatch, tmp_path / name).read_bytes() == written
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", "[1"),
+        ("a.json", "[" * 100_000),
+        ("a.yml", "a: [1"),
+        ("a.yml", "a: 1\na: 2\n"),
+        ("a.xml", "<page><p>Hello</p></page>"),
+        ("a.xml", '<!DOCTYPE resources [<!ENTITY a "b">]><resources/>'),
+        ("a.ts", "export const a = 1;"),
+        ("a.ini", "no section"),
+        ("a.resx", "<root>"),
+    ],
+)
+def test_what_cannot_be_read_is_named(name, content, tmp_path):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=name):
+        read_document(tmp_path / name)
+
+
+def test_options_of_catalogues_are_refused_elsewhere(tmp_path):
+    (tmp_path / "a.md").write_text("text")
+    with pytest.raises(InputError, match=r"--fill, --mark-fuzzy: given, but .*a\.md is no catalogue"):
+        read_document(tmp_path / "a.md", CatalogueOptions("all"))
+
+
+def test_keys_of_json_that_occur_twice_stay(tmp_path, monkeypatch):
+    (tmp_path / "a.json").write_text('{"a": "one", "a": "two"}')
+    written = upper_cased(monkeypatch, tmp_path / "a.json").read_text()
+    assert json.loads(written, object_pairs_hook=list) == [("a", "ONE"), ("a", "TWO")]
+
+
+HOSTILE = {
+    "a.properties": ["a=" + "\\" * 300_001, "a=b\\\n" * 60_000, "a\\ " * 100_000, "a" + " " * 300_000, "a:" * 150_000],
+    "a.strings": ["/*" * 150_000, '"a" = "' + '\\"' * 150_000, "a = " * 80_000, "=" + " " * 300_000, '"' * 300_001],
+    "a.ini": ["[a]\n" + " a\n" * 100_000, "a=b" + " " * 300_000 + "c", "a" * 300_000, "a=\n" * 100_000],
+    "a.json": ['["' + "{a " * 100_000 + '"]', '"' * 300_000, '["' + "\\\\" * 150_000 + '"]', "1" * 300_000],
+    "a.po": ["#,\n" * 100_000, 'msgid "a"\nmsgstr ' + '""\n' * 80_000, 'msgid "a"\nmsgstr ' + '"" ' * 100_000],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_time_to_read_is_linear(name, tmp_path):
+    """What takes the square takes minutes here."""
+    start = time.process_time()
+    for content in HOSTILE[name]:
+        (tmp_path / name).write_text(content)
+        with suppress(InputError):
+            read_document(tmp_path / name)
+    assert time.process_time() - start < 20
