@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,21 +17,26 @@ from .base.errors import BAD_INPUT, BROKEN_PIPE, DIVERGED, FAILED, INTERRUPTED, 
 from .base.files import NO_SPACE, expanded
 from .base.interrupts import signals_interrupt
 from .commands import analysis, load_package, sharing, training, using
+from .commands.arguments import Verb
 from .model.options import suggestion
 
 GROUPS = {"train": training.VERBS, "use": using.VERBS, "share": sharing.VERBS, "study": analysis.VERBS}
 """In the order of `residual-hf --help`."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code: 0, 2 for bad input, 3 for diverged training, 130 when interrupted, or 1."""
+def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None) -> int:
+    """Run one verb; returns the exit code: 0, 2 for bad input, 3 for diverged training, 130 when interrupted, or 1.
+
+    Args:
+        parser: of a script (`script_parser`); default: that of all verbs.
+    """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed, as by `2>&-`
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bars of libraries in files and pipes
-    options = build_parser().parse_args(arguments, argparse.Namespace(arguments=arguments))
+    options = (parser or build_parser()).parse_args(arguments, argparse.Namespace(arguments=arguments))
     code = run_verb(options)
     if "RANK" in os.environ:
         from .training.launch import shutdown_process_group
@@ -53,7 +58,7 @@ def run_verb(options: argparse.Namespace) -> int:
                     import_modes(path)
             return options.run(options) or 0
     except InputError as error:
-        print(f"residual-hf {options.verb}: {error}", file=sys.stderr)
+        print(f"{options.program}: {error}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:  # what read the output has ended, `head` for example
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -63,10 +68,10 @@ def run_verb(options: argparse.Namespace) -> int:
         if isinstance(error, OSError) or in_rust:
             is_unnamed = getattr(error, "errno", None) in NO_SPACE and not getattr(error, "filename", None)
             where = f" (standard output, or the folder of temporary files {tempfile.gettempdir()})" * is_unnamed
-            print(f"residual-hf {options.verb}: {error}{where}", file=sys.stderr)
+            print(f"{options.program}: {error}{where}", file=sys.stderr)
             return FAILED
         if signals or isinstance(error, KeyboardInterrupt):
-            print(f"residual-hf {options.verb}: interrupted", file=sys.stderr)
+            print(f"{options.program}: interrupted", file=sys.stderr)
             return INTERRUPTED
         raise
 
@@ -109,20 +114,36 @@ def build_parser() -> argparse.ArgumentParser:
         lines += ["", f"{group}:", *(f"  {name:<11} {verb.summary}" for name, verb in members.items())]
         for name, verb in members.items():
             options = verbs.add_parser(name, description=f"{verb.summary[0].upper()}{verb.summary[1:]}.")
-            options.register("type", Path, expanded)  # shells leave the `~` in `--output-dir=~/run`
-            options.set_defaults(run=verb.run, loads=verb.loads, imports=[])
-            verb.add_options(options)
-            if verb.has_modes:
-                options.add_argument(
-                    "--import",
-                    dest="imports",
-                    action="append",
-                    type=Path,
-                    metavar="FILE",
-                    help="Python file with modes of your own, which is run; repeatable",
-                )
+            declare(options, verb)
     parser.description = "\n".join(lines)
     return parser
+
+
+def script_parser(
+    description: str | None,
+    add_options: Callable[[argparse.ArgumentParser], None],
+    run: Callable[[argparse.Namespace], int | None],
+) -> argparse.ArgumentParser:
+    """The parser of a script that is one verb, with the functions of a `Verb`."""
+    parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    declare(parser, Verb("", add_options, run))
+    return parser
+
+
+def declare(parser: argparse.ArgumentParser, verb: Verb) -> None:
+    """Add the options of a verb."""
+    parser.register("type", Path, expanded)  # shells leave the `~` in `--output-dir=~/run`
+    parser.set_defaults(run=verb.run, loads=verb.loads, imports=[], program=parser.prog)
+    verb.add_options(parser)
+    if verb.has_modes:
+        parser.add_argument(
+            "--import",
+            dest="imports",
+            action="append",
+            type=Path,
+            metavar="FILE",
+            help="Python file with modes of your own, which is run; repeatable",
+        )
 
 
 if __name__ == "__main__":

@@ -389,7 +389,6 @@ def test_all_verbs_with_models_or_recipes_import_modes_of_a_user(tmp_path, monke
     verbs = {
         "train": [str(recipe)],
         "check": [str(recipe)],
-        "stress": ["--modes", "own_plus", "--recipe", str(recipe), "--output-dir", folder],
         "distill": [folder, "--recipe", str(recipe), "--output-dir", folder],
     }
     for verb, arguments in verbs.items():

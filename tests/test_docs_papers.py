@@ -13,10 +13,10 @@ import sys
 from functools import cache
 
 import pytest
+from all_figures import find_figures
 from support.documentation import ROOT
 
 from residual_hf import cli
-from residual_hf.analysis.figures.gallery import find_figures
 from residual_hf.base.modes import check_modes
 from residual_hf.commands.arguments import parse_overrides
 from residual_hf.runs.recipe import load_recipe
@@ -89,11 +89,11 @@ def check_command(words):
     try:
         with contextlib.redirect_stderr(printed):
             if start is not None:
-                options = parser().parse_args(words[start + 1 :])
-                if options.verb == "figures":
-                    find_figures(options.names)
+                parser().parse_args(words[start + 1 :])
             elif words[0] == "python":
-                parse_arguments(words[1:])
+                options = parse_arguments(words[1:])
+                if words[1] == "examples/papers/figures.py":
+                    find_figures(options.names)
             else:
                 assert words[0] == "pytest", f"{line}: neither residual-hf, nor python, nor pytest"
                 assert all((ROOT / word.split("::")[0]).exists() for word in words[1:] if "/" in word), line
@@ -142,18 +142,18 @@ def option(words, name):
 
 
 def parse_arguments(words):
-    """Run a script up to the point where it has read its arguments."""
+    """What a script reads from its arguments; it is run up to this point."""
 
     def parse(self, *arguments, parse=argparse.ArgumentParser.parse_args):
-        parse(self, *arguments)
-        raise Parsed
+        raise Parsed(parse(self, *arguments))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", parse)
         patch.setattr(sys, "argv", list(words))
         patch.syspath_prepend(str((ROOT / words[0]).parent))
-        with pytest.raises(Parsed):
+        with pytest.raises(Parsed) as parsed:
             runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+    return parsed.value.args[0]
 
 
 def test_page_is_up_to_date():

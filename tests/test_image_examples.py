@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import points
 import pytest
 from PIL import Image
 from support.example_scripts import ROOT, run
 from support.processes import run_here
 from transformers import pipeline
 
-from residual_hf.analysis import output
 from residual_hf.base.errors import InputError
 
 TRAIN = ROOT / "examples" / "images" / "train.py"
@@ -52,7 +52,7 @@ def test_a_run_goes_on_and_leaves_a_model_and_its_figures(squares, tmp_path, mon
     stopped = run_here(TRAIN, *options[:4], "--depth", 14, "--ln-mode", "rskip_ln").returncode
     assert stopped == f"train.py: --output {tmp_path / 'rskip'}: has a run with another network or other classes"
 
-    monkeypatch.setattr(output, "to_pictures", lambda *arguments: {})
+    monkeypatch.setattr(points, "to_pictures", lambda *arguments: {})
     drawn = run("images/figures.py", "--data", squares, "--runs", tmp_path / "rskip", "--output", tmp_path / "out")
     assert "rskip_ln, seed 1: mean effective scale of the middle stage" in drawn
     assert not (tmp_path / "out" / "skip-cifar-4.csv").exists()  # no losses in three updates

@@ -15,16 +15,19 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
 
-from residual_hf.analysis.output import Panel, Point, to_pictures
 from residual_hf.base.files import RECORD, read_json, write_atomically
 from residual_hf.base.tables import as_markdown
 from residual_hf.records.run_record import RunRecord
 from residual_hf.runs.recipe import load_recipe
+
+sys.path.append(str(Path(__file__).parents[1] / "papers"))
+from points import Panel, Point, to_pictures
 
 FILE = Path(__file__).with_suffix(".csv")
 LAYERS, RATES = (6, 18), (1e-3, 3e-3, 1e-2)

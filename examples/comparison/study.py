@@ -27,7 +27,6 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from residual_hf.analysis.output import Panel, Point, write_points
 from residual_hf.base.errors import DIVERGED
 from residual_hf.base.files import RECORD
 from residual_hf.base.modes import import_modes
@@ -38,6 +37,9 @@ from residual_hf.model.connections import LN_MODES
 from residual_hf.records.run_folder import FinishedRun
 from residual_hf.records.run_record import RunRecord
 from residual_hf.runs.recipe import load_recipe
+
+sys.path.append(str(Path(__file__).parents[1] / "papers"))
+from points import Panel, Point, write_points
 
 FIGURES = {"bleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU", "wer": "WER", "cer": "CER", "nll": "NLL"}
 

@@ -16,9 +16,11 @@ from pathlib import Path
 
 from pictures import Images, read
 
+sys.path.append(str(Path(__file__).parents[1] / "papers"))
+from cifar_figures import FIGURES, middle_stage
+from points import Point, write_points
+
 from residual_hf import ResidualForImageClassification
-from residual_hf.analysis.figures.images import FIGURES, middle_stage
-from residual_hf.analysis.output import Point, write_points
 from residual_hf.base.errors import InputError
 
 

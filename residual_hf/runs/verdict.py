@@ -9,7 +9,7 @@
 3. "undecided": no mode got below that entropy, the updates were too few;
 4. "trains".
 
-A spike exceeds the minimum by a quarter of the progress made, at least half a nat, and does not return: see `stress`.
+A spike exceeds the minimum by a quarter of the progress made (at least `MARGIN` nats) and does not return.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from dataclasses import dataclass
 
 from residual_hf.base.tables import as_table
 
-from .stress import smoothed, spike
-
 RAMP = 4.0
 SMOOTH = 5
+MARGIN = 0.5
 STUCK = 0.97
 NOTHING = 0.1
 VANISHING = 0.05
@@ -33,7 +32,7 @@ VERDICTS = ("trains", "undecided", "at risk", "will not train")
 
 @dataclass(frozen=True)
 class ModeCheck:
-    """What was measured of a mode.
+    """Measurements of a mode.
 
     Attributes:
         gradient_ratio, vanishing: the smallest ratio of the first layer's gradient to the largest, and where.
@@ -154,3 +153,16 @@ def judge(
     findings = [good, unclear, risks, fatal]
     worst = max((i for i, found in enumerate(findings) if found), default=0)
     return VERDICTS[worst], [finding for found in reversed(findings) for finding in found]
+
+
+def smoothed(losses: Sequence[float], window: int) -> list[float]:
+    """Mean of the last `window` losses at each update."""
+    return [sum(part) / len(part) for part in (losses[max(0, i - window + 1) : i + 1] for i in range(len(losses)))]
+
+
+def spike(loss: Sequence[float]) -> int | None:
+    """Updates before the loss left the range of its minimum for good, None if it did not."""
+    if not loss:
+        return None
+    limit = min(loss) + max(MARGIN, 0.25 * (loss[0] - min(loss)))
+    return None if loss[-1] <= limit else max(i for i, value in enumerate(loss, start=1) if value <= limit)

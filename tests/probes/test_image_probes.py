@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import math
 
+import dependency
 import pytest
 import torch
+from residual_stream import position_recall
+from skip_scale import effective_scale
 
 from residual_hf import ResidualConfig, ResidualForImageClassification, ResidualImageConfig, ResidualModel
 from residual_hf.base.errors import InputError
 from residual_hf.conversion import fold
-from residual_hf.probes import ablation, dependency, gradients, representations
-from residual_hf.probes.residual_stream import position_recall
-from residual_hf.probes.skip_scale import effective_scale
+from residual_hf.probes import ablation, gradients, representations
 
 BATCH = {
     "pixel_values": torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)),

@@ -5,13 +5,15 @@ import multiprocessing
 import os
 import socket
 
+import adam
+import stability
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration
-from residual_hf.probes import adam, gradients, representations, stability
+from residual_hf.probes import gradients, representations
 
 
 def make_model():

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from residual_stream import position_recall, rotation_change
+from skip_scale import effective_scale
+from stability import output_change
 
 from residual_hf import ResidualConfig, ResidualForSpeechSeq2Seq
 from residual_hf.probes import representations
-from residual_hf.probes.residual_stream import position_recall, rotation_change
-from residual_hf.probes.skip_scale import effective_scale
-from residual_hf.probes.stability import output_change
 from residual_hf.probes.stream_mixing import mixing_weights
 
 BATCH = {

@@ -132,13 +132,6 @@ def test_verbs_for_text_say_so(run, manifest, tmp_path, capsys):
     recipe.write_text(yaml.safe_dump(values(manifest, output_dir=str(tmp_path / "run"))))
     for verb, reason in {
         ("check", str(recipe)): "task: 'speech_recognition' given",
-        (
-            "stress",
-            "--recipe",
-            str(recipe),
-            "--output-dir",
-            str(tmp_path / "stress"),
-        ): "task: 'speech_recognition' given",
         ("translate", model, str(recipe)): "a ResidualForSpeechSeq2Seq, must be",
         (
             "export",

@@ -1,6 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The largest learning rate that a mode survives, by the protocol of Keel (Chen & Wei 2026, section 5.1).
 
+    python examples/papers/stress.py --modes post_ln pre_ln resi_dual --layers 6 18 --output-dir stress
+
 The learning rate rises linearly from 0 to `max_lr`. The result is the rate at the update before divergence, which is
 the first that applies of three, on the loss averaged over the last `WINDOW` updates:
 
@@ -14,33 +16,55 @@ A run without divergence survived `max_lr`.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from points import Panel, Point, check_matplotlib, write_points
 from tqdm.auto import tqdm
 
-from residual_hf.analysis.output import Panel, Point, check_matplotlib, write_points
 from residual_hf.analysis.short_training import ShortCorpus, new_model, train
 from residual_hf.base.environment import commit
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.base.files import append_json_lines, undamaged_entries, write_atomically, write_json_lines
+from residual_hf.base.lock import Lock
 from residual_hf.base.modes import check_modes
 from residual_hf.base.tables import as_markdown
+from residual_hf.cli import main, script_parser
+from residual_hf.commands.arguments import add_fields, given_fields
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.model.connections import LN_MODES
-
-from .building import tokenizer_fields
-from .preparation import prepare_data
-from .recipe import Recipe
-from .stress_setting import StressSetting
+from residual_hf.model.options import option
+from residual_hf.runs.building import tokenizer_fields
+from residual_hf.runs.preparation import prepare_data
+from residual_hf.runs.recipe import Recipe, load_recipe
+from residual_hf.runs.verdict import MARGIN, smoothed, spike
 
 WINDOW = 20
-MARGIN = 0.5
+
+
+@dataclass(frozen=True)
+class StressSetting(InputSettings):
+    """Sizes of a stress test; runs with another setting are not compared."""
+
+    width: int = option(64, minimum=1, help="`d_model`")
+    updates: int = option(1000, minimum=1, help="updates of a run; in the paper 5000")
+    max_lr: float = option(5e-2, above=0, help="last learning rate")
+    max_tokens: int = option(1024, minimum=1, help="padded tokens of a batch")
+    corpus: str = option("the generated corpus", help="name of the training text")
+
+    def check(self) -> None:
+        heads = max(4, self.width // 64)
+        self.require(self.width % heads == 0, "width", f"a multiple of {heads}, the number of heads")
+
+    def lr(self, update: int) -> float:
+        return self.max_lr * update / self.updates
 
 
 @dataclass(frozen=True)
@@ -138,8 +162,8 @@ def read_runs(file: Path, setting: StressSetting) -> list[StressRun]:
 
 def survival(run: StressRun, runs: Sequence[StressRun], setting: StressSetting) -> Survival:
     """Judge one run against the others of the same depth."""
-    loss = smoothed(run.losses)
-    best = [smoothed(other.losses) for other in runs if other.layers == run.layers]
+    loss = smoothed(run.losses, WINDOW)
+    best = [smoothed(other.losses, WINDOW) for other in runs if other.layers == run.layers]
     found: list[tuple[int, str]] = []
     broken = spike(loss)
     if broken is None and len(loss) < setting.updates:
@@ -162,19 +186,6 @@ def ranked(results: Sequence[Survival]) -> list[Survival]:
         return -fmean(result.largest_lr for result in of_mode), fmean(result.lowest_loss for result in of_mode)
 
     return sorted(results, key=lambda result: rank(result.run.mode))
-
-
-def smoothed(losses: Sequence[float], window: int = WINDOW) -> list[float]:
-    """Mean of the last `window` losses at each update."""
-    return [sum(part) / len(part) for part in (losses[max(0, i - window + 1) : i + 1] for i in range(len(losses)))]
-
-
-def spike(loss: Sequence[float]) -> int | None:
-    """Updates before the loss left the range of its minimum for good, None if it did not."""
-    if not loss:
-        return None
-    limit = min(loss) + max(MARGIN, 0.25 * (loss[0] - min(loss)))
-    return None if loss[-1] <= limit else max(i for i, value in enumerate(loss, start=1) if value <= limit)
 
 
 def slow_down(loss: Sequence[float], others: Sequence[Sequence[float]]) -> int | None:
@@ -223,3 +234,31 @@ def write_results(results: Sequence[Survival], setting: StressSetting, output_di
     markdown = output_dir / "stress.md"
     write_atomically(markdown, table(results) + "\n")
     return [markdown, *write_points(output_dir, "stress", [panel], points, caption)]
+
+
+def add_options(stress: argparse.ArgumentParser) -> None:
+    stress.add_argument("--output-dir", type=Path, required=True, help="for runs.jsonl (continued), table and plot")
+    stress.add_argument("--recipe", type=Path, help="train on the corpora of this recipe (default: generated text)")
+    stress.add_argument("--modes", nargs="+", default=[], help="modes to test (default: all)")
+    stress.add_argument("--layers", nargs="+", type=int, default=[6, 18], help="layers of each stack (default: 6 18)")
+    stress.add_argument("--seeds", nargs="+", type=int, default=[1], help="default: 1")
+    add_fields(stress, StressSetting, "width", "updates", "max_tokens", "max_lr")
+
+
+def run(options: argparse.Namespace) -> None:
+    check_modes(options.modes)
+    check_matplotlib()
+    if min(options.layers) < 1:
+        raise InputError(f"--layers: {options.layers} given, must be at least 1")
+    setting, corpus, folder = given_fields(StressSetting, options), None, options.output_dir
+    with Lock(folder / "stress.lock", f"--output-dir: {folder}"):
+        if options.recipe is not None:
+            name, corpus = corpus_of(load_recipe(options.recipe), folder / "corpora", setting.max_tokens)
+            setting = replace(setting, corpus=name)
+        results = stress(folder / "runs.jsonl", options.modes, options.layers, options.seeds, setting, corpus)
+        paths = write_results(results, setting, folder)
+    print(paths[0].read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(parser=script_parser(__doc__, add_options, run)))

@@ -1,9 +1,16 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Going back to a spike of a run: from the checkpoint before it, with probes at every update."""
+"""Repeat the updates before a loss spike, from the checkpoint before it, with probes at every update.
+
+    python examples/papers/replay.py runs/my_run --at 1200
+
+A run on several processes needs as many: `torchrun --nproc-per-node N examples/papers/replay.py RUN`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import logging
+import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -26,20 +33,20 @@ from residual_hf.base.files import (
 )
 from residual_hf.base.processes import this_process
 from residual_hf.base.tables import as_table
+from residual_hf.cli import main, script_parser
 from residual_hf.data.glossary import Glossary
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.records.run_record import RunRecord
+from residual_hf.runs.building import build_model, load_start_of
+from residual_hf.runs.preparation import prepare_data, training_data
+from residual_hf.runs.recipe import Recipe, load_recipe
+from residual_hf.runs.resuming import other_text
 from residual_hf.training.callbacks import show_progress
 from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.training.diagnostics import FILE, DiagnosticsCallback, spikes
 from residual_hf.training.launch import check_launch, keep_freed_memory
 from residual_hf.training.spikes import spike_scores
 from residual_hf.training.trainer import ResidualTrainer
-
-from .building import build_model, load_start_of
-from .preparation import prepare_data, training_data
-from .recipe import Recipe, load_recipe
-from .resuming import other_text
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +68,7 @@ class StopAt(TrainerCallback):
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay measured; `str` is a report.
+    """Measurements of a replay; `str` is a report.
 
     Attributes:
         start: update of the checkpoint; 0: the run's beginning.
@@ -232,3 +239,18 @@ def series(lines: Iterable[dict[str, Any]], name: str) -> dict[int, float]:
 
 def name_of(row: dict[str, Any]) -> str:
     return f"{row['stack']} {row['layer']} {row['sublayer']}"
+
+
+def add_options(replay: argparse.ArgumentParser) -> None:
+    replay.add_argument("folder", type=Path, metavar="RUN", help="output folder of `residual-hf train`")
+    replay.add_argument("--at", type=int, metavar="UPDATE", help="update of the spike (default: the last spike)")
+
+
+def run(options: argparse.Namespace) -> None:
+    found = replay(options.folder, options.at)
+    if this_process().is_main_process:
+        print(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(parser=script_parser(__doc__, add_options, run)))

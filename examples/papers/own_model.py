@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from figure import Figure
+from points import Point, check_matplotlib, write_points
 
-from residual_hf.analysis.output import Point, check_matplotlib, write_points
 from residual_hf.analysis.short_training import profiled
 from residual_hf.base.errors import InputError
 from residual_hf.base.modes import check_modes
@@ -23,8 +24,6 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.translation_inputs import position_limit
 from residual_hf.probes.undisturbed import Batch
-
-from .figure import Figure
 
 SENTENCES, LONGEST = 16, 128
 OF_A_MODE = ("ln_mode", "ln_mode_options", "norm_type", "init_style", "branch_warmup")

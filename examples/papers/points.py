@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What measurements are written as: CSV, SVG and PNG."""
+"""Points of measurements, written as CSV, SVG and PNG."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from points import Panel, Point, check_matplotlib, write_points
 from tqdm.auto import tqdm
 
-from residual_hf.analysis.output import Panel, Point, check_matplotlib, write_points
 from residual_hf.analysis.short_training import new_model, profiled
 from residual_hf.base.errors import InputError
 from residual_hf.base.modes import check_modes

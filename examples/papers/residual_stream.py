@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What the residual stream holds: whether its basis matters, and whether positions can be read from it."""
+"""Probes of the residual stream: does its basis matter, and can positions be read from it?"""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import STACKS
-
-from .representations import layer_outputs, real_tokens, record
-from .sites import sublayers
-from .undisturbed import Batch, Batches, as_list, undisturbed
+from residual_hf.probes.representations import layer_outputs, real_tokens, record
+from residual_hf.probes.sites import sublayers
+from residual_hf.probes.undisturbed import Batch, Batches, as_list, undisturbed
 
 
 @torch.no_grad()

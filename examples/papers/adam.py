@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from .undisturbed import Batches, backward, gradient, undisturbed
+from residual_hf.probes.undisturbed import Batches, backward, gradient, undisturbed
 
 
 def condition_numbers(

@@ -3,8 +3,7 @@ import re
 
 import pytest
 from matplotlib.figure import Figure
-
-from residual_hf.analysis.output import Panel, Point, draw_map, to_pictures
+from points import Panel, Point, draw_map, to_pictures
 
 
 def test_rows_of_dots_keep_their_order():

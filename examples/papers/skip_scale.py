@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""How much more than its branch the shortcut of a sub-layer weighs: the effective scale of a skip connection."""
+"""Effective scale of a skip connection: the weight of the shortcut of a sub-layer relative to its branch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from residual_hf.base.errors import InputError
 from residual_hf.model.modes_skip_scaling import RSkipLN
 from residual_hf.model.norms import BatchNorm
-
-from .representations import record
-from .sites import Place, Sublayer, sublayers
-from .undisturbed import Batches
+from residual_hf.probes.representations import record
+from residual_hf.probes.sites import Place, Sublayer, sublayers
+from residual_hf.probes.undisturbed import Batches
 
 
 @dataclass(frozen=True)

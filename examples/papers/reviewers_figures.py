@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Measurements for what reviewers asked of ResiDual (ICLR 2024) and no published figure answers."""
+"""Measurements of what reviewers asked of ResiDual (ICLR 2024) and no published figure answers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from residual_hf.analysis.output import Panel, Point
+import adam
+from figure import INITIAL, VOCABULARY, Figure, fresh_model, panels_of
+from points import Panel, Point
+from trained_figures import DIVERGED, SMALL, TRAINED, depths, final_nll, learning_curves, untrained, warmed_up
+
 from residual_hf.analysis.short_training import profiled, shape, train
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
-from residual_hf.probes import adam, gradients
-
-from .figure import INITIAL, VOCABULARY, Figure, fresh_model, panels_of
-from .trained import DIVERGED, SMALL, TRAINED, depths, final_nll, learning_curves, untrained, warmed_up
+from residual_hf.probes import gradients
 
 LRS = (1e-3, 3e-3)
 WARM_UPS = {"without warm-up": 0.0, "warm-up of 40 % of the updates": 0.4}

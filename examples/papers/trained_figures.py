@@ -10,14 +10,14 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from residual_hf.analysis.output import Panel, Point
+from figure import LEGACY, Figure, model_of_sizes, panels_of
+from initial_figures import dependencies
+from points import Panel, Point
+
 from residual_hf.analysis.short_training import ShortCorpus, train
 from residual_hf.probes import gradients, representations
 from residual_hf.probes.ablation import mean_loss
 from residual_hf.probes.undisturbed import Batch
-
-from .figure import LEGACY, Figure, model_of_sizes, panels_of
-from .initial import dependencies
 
 PROJECTIONS = {"q_proj": "W^Q", "k_proj": "W^K", "v_proj": "W^V", "out_proj": "W^O"}
 LRS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)

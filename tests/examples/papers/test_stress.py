@@ -3,23 +3,24 @@
 
 import json
 import math
-from types import SimpleNamespace
+import sys
 
 import pytest
 import yaml
+from stress import StressRun, StressSetting, corpus_of, ranked, survival, table
+from support.example_scripts import ROOT
+from support.processes import run_here
 
-from residual_hf.analysis.short_training import ShortCorpus
 from residual_hf.base.environment import commit
 from residual_hf.base.errors import InputError
 from residual_hf.base.lock import Lock
-from residual_hf.cli import main
-from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.synthetic import generate_corpus
+from residual_hf.model import connections
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.recipe import Recipe
-from residual_hf.runs.stress import StressRun, corpus_of, ranked, spike, survival, table
-from residual_hf.runs.stress_setting import StressSetting
+from residual_hf.runs.verdict import spike
 
+SCRIPT = ROOT / "examples/papers/stress.py"
 SETTING = StressSetting(updates=200, max_lr=0.2)  # the rate at update t is t / 1000
 HEALTHY = [6.0 - 4.0 * min(1.0, update / 100) for update in range(200)]
 
@@ -88,32 +89,31 @@ def test_modes_are_ranked_by_rate_and_then_by_loss():
         (["--max-lr", "nan"], "--max-lr: nan given, must be a number > 0"),
     ],
 )
-def test_numbers_are_checked(options, message, tmp_path, capsys):
-    assert main(["stress", "--output-dir", str(tmp_path / "out"), *options]) == 2
-    assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
+def test_numbers_are_checked(options, message, tmp_path):
+    refused = run_here(SCRIPT, "--output-dir", tmp_path / "out", *options)
+    assert refused.returncode == 2 and message in refused.stderr and not (tmp_path / "out").exists()
 
 
-def test_two_commands_do_not_write_one_folder(tmp_path, capsys):
+def test_two_commands_do_not_write_one_folder(tmp_path):
     with Lock(tmp_path / "stress.lock", "output"):
-        assert main(["stress", "--output-dir", str(tmp_path)]) == 2
-    assert f"--output-dir: {tmp_path} is in use by" in capsys.readouterr().err
+        refused = run_here(SCRIPT, "--output-dir", tmp_path)
+    assert refused.returncode == 2 and f"--output-dir: {tmp_path} is in use by" in refused.stderr
 
 
-def test_command_continues_its_runs(tmp_path, small_generated_corpus, capsys):
-    arguments = ["stress", "--output-dir", str(tmp_path / "out"), "--layers", "1", "--width", "16", "--updates", "4"]
-    arguments += ["--max-tokens", "128"]
-    assert main([*arguments, "--modes", "post_ln"]) == 0
-    assert main([*arguments, "--modes", "post_ln", "resi_dual"]) == 0
+def test_command_continues_its_runs(tmp_path, small_generated_corpus):
+    arguments = ["--output-dir", tmp_path / "out", "--layers", 1, "--width", 16, "--updates", 4, "--max-tokens", 128]
+    assert run_here(SCRIPT, *arguments, "--modes", "post_ln").returncode == 0
+    done = run_here(SCRIPT, *arguments, "--modes", "post_ln", "resi_dual")
+    assert done.returncode == 0 and "| `resi_dual` |" in done.stdout
     runs = [json.loads(line) for line in (tmp_path / "out" / "runs.jsonl").read_text().splitlines()]
     assert [run["mode"] for run in runs] == ["post_ln", "resi_dual"] and runs[0]["commit"] == commit()
     assert runs[0]["setting"]["max_tokens"] == 128
     assert all(len(run["losses"]) == 4 and math.isfinite(run["losses"][-1]) for run in runs)
-    assert "| `resi_dual` |" in capsys.readouterr().out
     assert (tmp_path / "out" / "stress.png").exists()
-    assert main([*arguments, "--modes", "postln"]) == 2
+    assert run_here(SCRIPT, *arguments, "--modes", "postln").returncode == 2
 
 
-def test_corpus_of_a_recipe(tmp_path, capsys):
+def test_corpus_of_a_recipe(tmp_path):
     pairs = generate_corpus({"train": 200, "valid": 10})
     for split, found in pairs.items():
         for language, lines in zip(("en", "de"), zip(*found, strict=True), strict=True):
@@ -123,14 +123,37 @@ def test_corpus_of_a_recipe(tmp_path, capsys):
     data["cleaning"] = {"duplicates": "pair"}
     recipe["tokenizer"] = {"vocab_size": 400, "joint": False}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    arguments = ["stress", "--output-dir", str(tmp_path / "out"), "--modes", "pre_ln", "--layers", "1"]
-    arguments += ["--width", "16", "--updates", "3", "--recipe", str(tmp_path / "recipe.yaml")]
-    assert main(arguments) == main(arguments) == 0
+    arguments = ["--output-dir", tmp_path / "out", "--modes", "pre_ln", "--layers", 1]
+    arguments += ["--width", 16, "--updates", 3, "--recipe", tmp_path / "recipe.yaml"]
+    assert [run_here(SCRIPT, *arguments).returncode for _ in range(2)] == [0, 0]
     (run,) = map(json.loads, (tmp_path / "out" / "runs.jsonl").read_text().splitlines())
     assert run["setting"]["corpus"].startswith("train.en|train.de (") and len(run["losses"]) == 3
     assert "| `pre_ln` |" in (tmp_path / "out" / "stress.md").read_text()
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**recipe, "data": {**data, "stream": True}}))
-    assert main(arguments) == 2 and "data.stream" in capsys.readouterr().err
+    refused = run_here(SCRIPT, *arguments)
+    assert refused.returncode == 2 and "data.stream" in refused.stderr
+
+
+def test_modes_of_a_user_are_imported(tmp_path, monkeypatch):
+    file = tmp_path / "own_stress.py"
+    file.write_text(
+        "from residual_hf import register_ln_mode\n"
+        "from residual_hf.model.ln_modes import PostLN\n"
+        'register_ln_mode("own_stress")(type("OwnStress", (PostLN,), {}))\n'
+    )
+    arguments = ["--modes", "own_stress", "--recipe", tmp_path / "missing.yaml", "--output-dir", tmp_path / "out"]
+    assert "unknown ln_mode 'own_stress'" in run_here(SCRIPT, *arguments).stderr
+    monkeypatch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
+    assert "missing.yaml: no such file" in run_here(SCRIPT, *arguments, "--import", file).stderr
+    sys.modules.pop("own_stress")
+
+
+def test_speech_is_refused(tmp_path):
+    recipe = {"output_dir": "unused", "task": "speech_recognition", "language": "en"}
+    recipe["data"] = {split: {"tsv": f"{split}.tsv"} for split in ("train", "valid")}
+    recipe["training"] = {"max_epochs": 1}
+    with pytest.raises(InputError, match="task: 'speech_recognition' given, but the stress test"):
+        corpus_of(from_mapping(Recipe, recipe), tmp_path, 128)
 
 
 def test_language_models_are_refused(tmp_path):
@@ -140,15 +163,3 @@ def test_language_models_are_refused(tmp_path):
     recipe["training"] = {"label_smoothing": 0, "max_epochs": 1}
     with pytest.raises(InputError, match="task: 'language_modeling' given, but the stress test"):
         corpus_of(from_mapping(Recipe, recipe), tmp_path, 128)
-
-
-def test_each_epoch_has_its_own_segmentation():
-    class Segmented(EncodedCorpus):
-        def __getitem__(self, index):
-            return super().__getitem__(index) | {"labels": [4 + self.epoch]}
-
-    corpus = Segmented.from_ids([[5, 2]], [[4, 2]])
-    corpora = {"train": corpus, "valid": EncodedCorpus.from_ids([[5, 2]], [[4, 2]])}
-    tokenizer = SimpleNamespace(pad_token_id=1, eos_token_id=2)
-    batches = ShortCorpus(corpora, tokenizer, {}).train(seed=1)
-    assert [next(batches)["labels"].tolist() for _ in range(3)] == [[[4]], [[5]], [[6]]]

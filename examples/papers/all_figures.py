@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import cifar_figures
+import initial_figures
+import reviewers_figures
+import trained_figures
+from figure import Figure
+
 from residual_hf.base.errors import InputError
 
-from . import images, initial, reviewers, trained
-from .figure import Figure
-
-FIGURES = {figure.name: figure for figure in (*initial.FIGURES, *trained.FIGURES, *images.FIGURES, *reviewers.FIGURES)}
+GROUPS = (initial_figures, trained_figures, cifar_figures, reviewers_figures)
+FIGURES = {figure.name: figure for group in GROUPS for figure in group.FIGURES}
 
 
 def find_figures(names: Sequence[str]) -> list[Figure]:

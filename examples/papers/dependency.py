@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Which share of a hidden state is due to which branch (Admin, Liu et al. 2020, section 4)."""
+"""Shares of the branches in a hidden state (Admin, Liu et al. 2020, section 4)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import ResidualConnection
 from residual_hf.model.norms import AdaNorm, BatchNorm, RMSNorm
-
-from .representations import record
-from .sites import Sublayer, stacks, sublayers
-from .undisturbed import Batch
+from residual_hf.probes.representations import record
+from residual_hf.probes.sites import Sublayer, stacks, sublayers
+from residual_hf.probes.undisturbed import Batch
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def normalizes_sum(part: Sublayer) -> bool:
 
 
 def gain(norm: nn.Module, total: Tensor) -> Tensor:
-    """What a norm multiplies a sum (tokens, d_model) by, apart from its mean."""
+    """Factor by which a norm multiplies a sum (tokens, d_model), apart from its mean."""
     if isinstance(norm, (AdaNorm, BatchNorm)):
         raise InputError("norm_type: the dependency matrix is not defined for 'ada_norm' and 'batch_norm'")
     size = total.norm(dim=-1, keepdim=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from residual_stream import position_recall, rotation_change
 from support.models import LABELS, SOURCE, make, randomise
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.ln_modes import PreLN
 from residual_hf.probes import representations
-from residual_hf.probes.residual_stream import position_recall, rotation_change
 
 BATCH = {"input_ids": SOURCE, "attention_mask": SOURCE.ne(1), "labels": LABELS}
 

@@ -8,17 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from figure import Figure
+from points import Panel, Point
+from skip_scale import effective_scale
+from trained_figures import scaled, training_curve, warmed_up
 
-from residual_hf.analysis.output import Panel, Point
 from residual_hf.analysis.short_training import train
 from residual_hf.model.configuration_image import STAGES, ResidualImageConfig
 from residual_hf.model.modeling_image import ResidualForImageClassification
 from residual_hf.probes.gradients import gradient_norms
-from residual_hf.probes.skip_scale import effective_scale
 from residual_hf.probes.undisturbed import Batch
-
-from .figure import Figure
-from .trained import scaled, training_curve, warmed_up
 
 GRADIENT, SCALE = "gradient of the output of blocks", "effective scale"
 TRAINED = "ResNets, trained on squares of eight colours in noise, 32 images per update, Adam at 1e-3 after a warm-up."

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""How much the hidden states change when the weights change (Admin, Liu et al. 2020, section 4.3 and figure 4)."""
+"""Change of the hidden states when the weights change (Admin, Liu et al. 2020, section 4.3 and figure 4)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from torch import nn
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import STACKS
-
-from .representations import record
-from .undisturbed import Batch, backward, undisturbed
+from residual_hf.probes.representations import record
+from residual_hf.probes.undisturbed import Batch, backward, undisturbed
 
 EXEMPT = ("bias", "norm", "omega")
 

@@ -4,19 +4,20 @@
 import csv
 import dataclasses
 
+import figure as drawing
+import points as output
 import pytest
+import theory
+import trained_figures as trained
+from all_figures import FIGURES, find_figures
+from own_model import OwnModel, draw_for_model
+from support.example_scripts import ROOT
+from support.processes import run_here
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import BartConfig, BartForConditionalGeneration
 
-from residual_hf.analysis import output
-from residual_hf.analysis.figures import figure as drawing
-from residual_hf.analysis.figures import trained
-from residual_hf.analysis.figures.gallery import FIGURES, find_figures
-from residual_hf.analysis.figures.own_model import OwnModel, draw_for_model
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
-from residual_hf.cli import main
-from residual_hf.probes import theory
 
 TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3, "tokens": 128, "depth": 14}
 QUICK = {"resi_dual-2", "resi_dual-3", "b2t-3", "b2t-4", "b2t-5", "admin-3", "admin-4", "admin-5", "admin-7"}
@@ -34,6 +35,8 @@ OTHERS = {
 AS_ANOTHER = {"admin-10", "b2t-9"}  # measured as another figure is
 REVIEWERS = {f"reviewer-{number}" for number in (1, 2, 4, 5, 6, 7, 9)}
 
+
+SCRIPT = ROOT / "examples/papers/figures.py"
 
 pytestmark = pytest.mark.usefixtures("small_generated_corpus")
 
@@ -129,22 +132,23 @@ def own_run(tmp_path):
     return tmp_path / "run"
 
 
-def test_figures_of_a_model(own_run, no_pictures, tmp_path, capsys):
-    command = ["figures", "all", "--model", str(own_run), "--seeds", "1", "--output-dir", str(tmp_path / "out")]
-    assert main([*command, "--modes", "admin"]) == 0
+def test_figures_of_a_model(own_run, no_pictures, tmp_path):
+    options = ["--model", own_run, "--seeds", 1, "--output-dir", tmp_path / "out"]
+    drawn = run_here(SCRIPT, "all", *options, "--modes", "admin")
+    assert drawn.returncode == 0
     assert {path.stem for path in (tmp_path / "out").iterdir()} == QUICK - {"admin-5"}
-    left_out = capsys.readouterr().err
+    left_out = drawn.stderr
     assert "left out: theorems: trains models of its own" in left_out
     assert "left out: resi_dual-eq5: the ln_mode of run is pre_ln, must be resi_dual" in left_out
     with (tmp_path / "out" / "b2t-3.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["series"] for row in rows} == {"run", "fresh admin"}
     assert max(float(row["x"]) for row in rows if row["panel"].startswith("decoder")) == 2
-    assert main(["figures", "theorems", *command[2:]]) == 2
+    assert run_here(SCRIPT, "theorems", *options).returncode == 2
     tokenizer = tiny_tokenizer()
     save_checkpoint(tiny_model(tokenizer, ln_mode="t_fixup"), tokenizer, own_run / "model", overwrite=True)
-    assert main(["figures", "b2t-4", *command[2:]]) == 2
-    assert "b2t-4: run has none of the norms" in capsys.readouterr().err
+    refused = run_here(SCRIPT, "b2t-4", *options)
+    assert refused.returncode == 2 and "figures.py: b2t-4: run has none of the norms" in refused.stderr
 
 
 def test_fresh_models_have_no_branch_warmup_of_the_model(own_run):
@@ -214,7 +218,7 @@ def test_closed_forms_equal_simulations():
     )
 
 
-def test_other_modes_have_no_theorems(tmp_path, capsys, monkeypatch):
+def test_other_modes_have_no_theorems(tmp_path, monkeypatch):
     """The curves of ResiDual would be shown next to the theorem on Pre-LN."""
     with pytest.raises(InputError, match="theorems: resi_dual given, but it shows post_ln and pre_ln only"):
         drawing.draw_figure(FIGURES["theorems"], tmp_path, ["resi_dual"])
@@ -222,14 +226,15 @@ def test_other_modes_have_no_theorems(tmp_path, capsys, monkeypatch):
         drawing.draw_figure(FIGURES["reviewer-9"], tmp_path, ["b2t"])
     monkeypatch.setattr(drawing.Figure, "points", lambda figure, mode, seed, sizes: [])
     monkeypatch.setattr(drawing, "write_points", lambda *arguments: [])
-    assert main(["figures", "all", "--modes", "b2t", "--seeds", "1", "--output-dir", str(tmp_path)]) == 0
-    left_out = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    drawn = run_here(SCRIPT, "all", "--modes", "b2t", "--seeds", 1, "--output-dir", tmp_path)
+    left_out = [line for line in drawn.stderr.splitlines() if "left out" in line]
+    assert drawn.returncode == 0
     assert [line.split(": ")[2] for line in left_out] == ["resi_dual-eq5", "theorems", "admin-table-1", "reviewer-9"]
 
 
-def test_figures_of_which_none_can_be_drawn_are_an_error(tmp_path, capsys):
-    assert main(["figures", "all", "--modes", "typo", "--output-dir", str(tmp_path / "new")]) == 2
-    assert "typo" in capsys.readouterr().err and not (tmp_path / "new").exists()
+def test_figures_of_which_none_can_be_drawn_are_an_error(tmp_path):
+    refused = run_here(SCRIPT, "all", "--modes", "typo", "--output-dir", tmp_path / "new")
+    assert refused.returncode == 2 and "typo" in refused.stderr and not (tmp_path / "new").exists()
 
 
 def test_gradients_of_theorem_1_are_relative_to_the_last_sublayer():

@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from residual_hf.analysis.output import Panel, Point
+import adam
+import dependency
+import stability
+import theory
+from figure import BASELINES, LEGACY, Figure, fresh_model, panels_of
+from points import Panel, Point
+
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import STACKS, SUBLAYERS
-from residual_hf.probes import adam, dependency, gradients, representations, stability, theory
+from residual_hf.probes import gradients, representations
 from residual_hf.probes.undisturbed import Batch
-
-from .figure import BASELINES, LEGACY, Figure, fresh_model, panels_of
 
 STEPS = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 35, 40)
 DECODER_LAYERS = ("first decoder layer", "middle decoder layer", "last decoder layer")
@@ -107,7 +111,7 @@ def dependencies(model: Any, batch: Batch, series: str, seed: int) -> Iterator[P
 
 
 def theorems(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
-    """What the theorem says, what its toy model does, and what the network does, for Post-LN and Pre-LN."""
+    """Values of the theorem, of its toy model and of the network, for Post-LN and Pre-LN."""
     post, depth = mode == "post_ln", 2 * sizes["layers"]
     theorem = "3.6" if post else "3.3"
     model, batch = fresh_model(mode, seed, sizes)
