@@ -45,7 +45,7 @@ PAIRS = 20_000
 """Sentence pairs of the training text that are read."""
 TOKENS = {"cpu": 1024, "cuda": 4096}
 FEWEST_UPDATES = 24
-"""Of the short training, if the time is too short for more."""
+"""Updates of the short training, if the time is too short for more."""
 FEWEST_FIRST = 3
 FINALISTS = 2
 
@@ -142,7 +142,7 @@ class Check:
         )
 
     def seconds_per_update(self) -> float:
-        """Of the recipe's model; halves the batches until the fewest updates of one mode take at most 20 s."""
+        """Time of an update; halves the batches until the fewest updates of one mode take at most 20 s."""
         corpus = self.corpus.corpora["train"]
         longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
         while True:
