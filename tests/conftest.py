@@ -80,7 +80,7 @@ def model(tokenizer):
 @pytest.fixture(scope="module")
 def small_generated_corpus():
     """The corpus of short trainings, of 300 pairs and 400 tokens."""
-    from residual_hf.analysis import short_training as training
+    import generated as training
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "PAIRS", {"train": 300, "valid": 20, "test": 1})

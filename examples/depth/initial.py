@@ -10,11 +10,16 @@ Per mode: the largest activation of the residual stream and the gradient norm in
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
 import torch
 
-from residual_hf.analysis.short_training import new_model, profiled
+from residual_hf.analysis.short_training import profiled
 from residual_hf.model.connections import LN_MODES
+
+sys.path.append(str(Path(__file__).parents[1] / "papers"))
+from generated import new_model
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

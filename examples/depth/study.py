@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from residual_hf.analysis.short_training import ShortCorpus, new_model, train
+from residual_hf.analysis.short_training import ShortCorpus, train
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import append_json_lines, read_json_lines
 from residual_hf.base.modes import check_modes, import_modes
@@ -30,6 +31,9 @@ from residual_hf.base.tables import as_markdown
 from residual_hf.model.connections import LN_MODES
 from residual_hf.probes.ablation import mean_loss
 from residual_hf.training.launch import keep_freed_memory
+
+sys.path.append(str(Path(__file__).parents[1] / "papers"))
+from generated import generated_corpus, new_model
 
 
 def run(mode: str, depth: int, warmup: int, seed: int, args: argparse.Namespace, data: ShortCorpus) -> dict[str, Any]:
@@ -136,7 +140,7 @@ def main() -> None:
     keep_freed_memory()
     runs = [run for run in read_runs(args.file) if run["setting"] == setting(args)]
     done = {(run["mode"], run["depth"], run["warmup"], run["seed"]) for run in runs}
-    data = ShortCorpus.generated(args.max_tokens, args.device)
+    data = generated_corpus(args.max_tokens, args.device)
     # shallow models first: all modes have a figure before the expensive depths start
     for cell in itertools.product(args.seeds, args.depths, args.warmups, args.modes):
         seed, depth, warmup, mode = cell

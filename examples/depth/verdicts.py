@@ -12,6 +12,7 @@ verdict are applied when the tables are printed.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +21,6 @@ from typing import Any
 import torch
 from study import outcome, read_runs
 
-from residual_hf.analysis.short_training import ShortCorpus, generated_corpora, shape
 from residual_hf.base.files import append_json_lines
 from residual_hf.base.tables import as_markdown
 from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
@@ -28,6 +28,9 @@ from residual_hf.runs.check import Check
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.verdict import VERDICTS, ModeCheck, judge
 from residual_hf.training.training_settings import TrainingSettings
+
+sys.path.append(str(Path(__file__).parents[1] / "papers"))
+from generated import generated_corpora, generated_corpus, shape
 
 OUTCOMES = ("trained", "stuck", "diverged")
 RUN = ("mode", "depth", "warmup", "seed", "setting")  # what tells runs apart
@@ -55,7 +58,7 @@ def recipe_of(run: dict[str, Any]) -> Recipe:
 
 
 def check(run: dict[str, Any], seconds: float, modes: list[str]) -> dict[str, Any]:
-    corpus = ShortCorpus.generated(run["setting"]["max_tokens"], "cuda" if torch.cuda.is_available() else "cpu")
+    corpus = generated_corpus(run["setting"]["max_tokens"], "cuda" if torch.cuda.is_available() else "cpu")
     report = Check(recipe_of(run), generated_corpora()[1], corpus).run(seconds, modes)
     return {
         **{name: run[name] for name in RUN},

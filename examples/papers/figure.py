@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from generated import new_model
 from points import Panel, Point, check_matplotlib, write_points
 from tqdm.auto import tqdm
 
-from residual_hf.analysis.short_training import new_model, profiled
+from residual_hf.analysis.short_training import profiled
 from residual_hf.base.errors import InputError
 from residual_hf.base.modes import check_modes
 from residual_hf.model.connections import ResidualConnection, get_ln_mode

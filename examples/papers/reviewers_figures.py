@@ -12,10 +12,11 @@ from typing import Any
 
 import adam
 from figure import INITIAL, VOCABULARY, Figure, fresh_model, panels_of
+from generated import shape
 from points import Panel, Point
 from trained_figures import DIVERGED, SMALL, TRAINED, depths, final_nll, learning_curves, untrained, warmed_up
 
-from residual_hf.analysis.short_training import profiled, shape, train
+from residual_hf.analysis.short_training import profiled, train
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.probes import gradients

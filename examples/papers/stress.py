@@ -26,10 +26,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from generated import generated_corpus, new_model
 from points import Panel, Point, check_matplotlib, write_points
 from tqdm.auto import tqdm
 
-from residual_hf.analysis.short_training import ShortCorpus, new_model, train
+from residual_hf.analysis.short_training import ShortCorpus, train
 from residual_hf.base.environment import commit
 from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.base.files import append_json_lines, undamaged_entries, write_atomically, write_json_lines
@@ -144,7 +145,7 @@ def stress(
     done = {(run.mode, run.layers, run.seed) for run in runs}
     missing = [(m, n, s) for s in seeds for n in sorted(layers) for m in modes if (m, n, s) not in done]
     if missing and corpus is None:
-        corpus = ShortCorpus.generated(setting.max_tokens)
+        corpus = generated_corpus(setting.max_tokens)
     for mode, depth, seed in tqdm(missing, desc="stress", unit="run", disable=None):
         assert corpus is not None
         run = stress_run(mode, depth, seed, setting, corpus)

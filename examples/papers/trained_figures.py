@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any
 
 from figure import LEGACY, Figure, model_of_sizes, panels_of
+from generated import generated_corpus
 from initial_figures import dependencies
 from points import Panel, Point
 
@@ -34,7 +35,7 @@ TRAINED = (
 
 def untrained(mode: str, seed: int, sizes: dict[str, Any], **fields: Any) -> tuple[Any, ShortCorpus]:
     """A model for the generated corpus, and the corpus."""
-    corpus = ShortCorpus.generated(sizes.get("tokens", 1024))
+    corpus = generated_corpus(sizes.get("tokens", 1024))
     fields |= corpus.fields
     return model_of_sizes(mode, seed, sizes, **fields), corpus
 
