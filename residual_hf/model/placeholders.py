@@ -31,7 +31,7 @@ PLACEHOLDER = re.compile(
     rf"|@(?:\.\w+)?:(?:\{{[^{{}}]*\}}|\([^()]*\)|(?:{_WORD}|-)+(?:\.(?:{_WORD}|-)+)*)"  # links of Vue I18n
     r"|\$t\([^()]*\)|[$#%@]?\{ ?[^\s{}]* ?\}"
     rf"|(?<![A-Za-z0-9_:]):[a-z]{_WORD}+(?!{_WORD}|:)"
-    rf"|%(?:\d+\$|\(\w+\)|<\w+>)?[-+#0,']*\d*(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@](?!{_WORD})"
+    rf"|%(?:\d+\$|\(\w+\)|<\w+>)?[-+#0,']*(?:[1-9]\d*)?(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@](?!{_WORD})"
     rf"|%{_WORD}+%|%%"
 )
 TAG = re.compile(r"</?(?:[A-Za-z][^<>]*|\d+ ?/?)>")
