@@ -8,10 +8,13 @@ within an element are within its range.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +22,7 @@ import regex
 
 from residual_hf.data.scripts import WITHOUT_SPACES, letters_of
 from residual_hf.model.alignment import Alignment, Array
+from residual_hf.model.placeholders import PLACEHOLDER, Edit, EditedText, removal
 
 LETTER = r"[\w\p{M}]"
 UNSPACED = letters_of(WITHOUT_SPACES).pattern
@@ -27,6 +31,7 @@ SPACED = rf"(?:(?!{UNSPACED}){LETTER})+"
 UNIT, PART = (regex.compile(rf"(?={UNSPACED})\X|{SPACED}{more}|(?!\s)\X") for more in (f"(?:{JOINT}{SPACED})*", ""))
 """A word, a character of a script without spaces, or a mark of punctuation; words may have marks inside, or not."""
 LEAST_SHARE = 0.1  # of the attention of a word that may be the only one of an element
+WITHIN_WORD = re.compile(r"\w\w")
 SAME = regex.compile(r"\d|\p{Lu}|\p{L}{5}")
 
 Range = tuple[int, int]
@@ -70,6 +75,7 @@ def project(root: Node, source: str, target: str, pairs: Sequence[SentencePair])
     """The pieces of a translated block: text, and the elements of `root` around their translations."""
     found = _Projection(root, source, target, pairs)
     found.place(root, (0, len(found.units)))
+    found.find_surplus()
     return found.pieces(root, (0, len(found.units)), (0, len(target)))
 
 
@@ -77,13 +83,15 @@ class _Projection:
     def __init__(self, root: Node, source: str, target: str, pairs: Sequence[SentencePair]):
         self.source, self.target = source, target
         corners = root.corners()
-        self.pairs = [_AlignedPair(pair, corners) for pair in pairs]
+        self.kept = _Kept(source[node.start : node.end].strip() for node in root.descendants() if node.element.keep)
+        self.pairs = [_AlignedPair(pair, corners, self.kept.found(pair.target)) for pair in pairs]
         self.units: list[Range] = []
         for pair in self.pairs:
             pair.first = len(self.units)
             self.units += [(a + pair.target_start, b + pair.target_start) for a, b in pair.target_units]
         self.starts, self.ends = ([unit[side] for unit in self.units] for side in range(2))
         self.ranges: dict[Node, Range] = {}
+        self.surplus: list[Range] = []
 
     def place(self, node: Node, limits: Range) -> None:
         """Give the elements within a node their ranges, those first whose range is the clearest."""
@@ -165,6 +173,23 @@ class _Projection:
         place = len(self.units) if pair is None else pair.first + pair.place_of(child.start)
         return min(max(place, limits[0]), limits[1])
 
+    def find_surplus(self) -> None:
+        """Find the copies of placeholders that the translation has in addition to those of the source."""
+        owned = {(self.starts[first], self.ends[last - 1]) for first, last in self.ranges.values() if first < last}
+        more = Counter(self.target[start:end] for start, end in self.kept.placeholders(self.target))
+        more.subtract(self.source[start:end] for start, end in self.kept.placeholders(self.source))
+        for span in self.kept.placeholders(self.target):
+            text = self.target[slice(*span)]
+            if span not in owned and more[text] > 0:
+                more[text] -= 1
+                self.surplus.append(span)
+
+    def _text(self, start: int, end: int) -> str:
+        """A part of the translation without surplus copies."""
+        first, last = (bisect_left(self.surplus, place, key=itemgetter(0)) for place in (start, end))
+        edits = [removal(self.target, *span) for span in self.surplus[first:last] if span[1] <= end]
+        return EditedText(self.target[:end], [Edit(0, start, ""), *edits]).text
+
     def pieces(self, node: Node, units: Range, text: Range) -> list:
         """The content of a node whose translation has these units and characters."""
         found: list[Any] = []
@@ -176,7 +201,7 @@ class _Projection:
             end = start if is_empty else self.units[last - 1][1]
             if last == units[1] and child.end == node.end and not child.element.keep:
                 end = text[1]  # with the space at the end
-            before = self.target[place:start]
+            before = self._text(place, start)
             place = end
             element = child.element
             if element.keep:
@@ -185,7 +210,7 @@ class _Projection:
                 found += [before, " " * left, written, " " * right]
             else:
                 found += [before, element._replace(pieces=self.pieces(child, (first, last), (start, end)))]
-        return _merged([*found, self.target[place : text[1]]])
+        return _merged([*found, self._text(place, text[1])])
 
     def _spaces(self, child: Node, first: int, text: Range, last: int) -> tuple[bool, bool]:
         """Whether a kept element needs a space before it, and one behind it, in the place of a range of the target.
@@ -203,13 +228,39 @@ class _Projection:
         return glued and not left.strip(), self.target[end : end + 1].isalnum() and not right.strip()
 
 
+class _Kept:
+    """Finds texts of elements that are kept, in translations: placeholders anywhere, others as words."""
+
+    def __init__(self, texts: Iterable[str]):
+        known = sorted({text for text in texts if text}, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, known))) if known else None
+        self._names = {text for text in known if PLACEHOLDER.fullmatch(text)}
+
+    def placeholders(self, text: str) -> list[Range]:
+        matches = self._pattern.finditer(text) if self._pattern and self._names else ()
+        return [found.span() for found in matches if found[0] in self._names]
+
+    def found(self, text: str) -> list[Range]:
+        """Where texts that are kept are in a translation, and placeholders that the source does not have."""
+        if self._pattern is None:
+            return []
+        found = [match.span() for match in self._pattern.finditer(text) if self._is_whole(match)]
+        new = (match.span() for match in PLACEHOLDER.finditer(text) if self._names)
+        return sorted([*found, *(span for span in new if not any(span[0] < b and a < span[1] for a, b in found))])
+
+    def _is_whole(self, found: re.Match) -> bool:
+        around = (found.string[max(0, place - 1) : place + 1] for place in found.span())
+        return found[0] in self._names or not any(WITHIN_WORD.fullmatch(edge) for edge in around)
+
+
 class _AlignedPair:
     """A pair of texts with the units of both; those of the source end where an element begins or ends.
 
     If this is within a word, those of the translation end in the same places of the same word, and at marks in others.
+    Those of the translation also end where a text of `kept` does.
     """
 
-    def __init__(self, pair: SentencePair, corners: Sequence[int]):
+    def __init__(self, pair: SentencePair, corners: Sequence[int], kept: Sequence[Range] = ()):
         self.pair, self.first = pair, 0
         self.source_start, self.target_start = pair.source_start, pair.target_start
         self.source_end = pair.source_start + len(pair.source)
@@ -225,7 +276,13 @@ class _AlignedPair:
             start, end = unit.span()
             if cuts := inside[bisect_right(inside, start) : bisect_left(inside, end)]:
                 divided[unit[0]] = [cut - start for cut in cuts]
-        self.target_units = [part for unit in UNIT.finditer(pair.target) for part in _parts(unit, divided)]
+        places = [0, *(place for span in kept for place in span), len(pair.target)]
+        self.target_units = [
+            part
+            for start, end in pairwise(places)
+            for unit in UNIT.finditer(pair.target, start, end)
+            for part in _parts(unit, divided)
+        ]
         self.weights = self._weights() if inside else None
 
     def _weights(self) -> Array:

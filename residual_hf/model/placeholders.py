@@ -22,6 +22,9 @@ _BRACES = r"[^{}]*"  # text with braces within braces
 for _ in range(8):
     _BRACES = rf"[^{{}}]*(?:\{{{_BRACES}\}}[^{{}}]*)*"
 _KINDS = r"plural|select|selectordinal|number|date|time|spellout|ordinal|duration|choice"
+_TYPE = "(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@]"
+_FORMAT = rf"[-+#0,']*(?:[1-9]\d*)?(?:\.\d+)?{_TYPE}"
+"""Of printf. What cannot be a percentage, such as `%1$s` and `%.2f`, may stand before letters, `%d` before a few."""
 PLACEHOLDER = re.compile(
     rf"(?:(?:https?|ftp)://|(?<![A-Za-z0-9.-])www\.)(?:\([^(){_BESIDE}]*\)|[^(){_BESIDE}])*"
     rf"(?:\([^(){_BESIDE}]*\)|[^().,;:!?'’\]{_BESIDE}])"
@@ -31,8 +34,8 @@ PLACEHOLDER = re.compile(
     rf"|@(?:\.\w+)?:(?:\{{[^{{}}]*\}}|\([^()]*\)|(?:{_WORD}|-)+(?:\.(?:{_WORD}|-)+)*)"  # links of Vue I18n
     r"|\$t\([^()]*\)|[$#%@]?\{ ?[^\s{}]* ?\}"
     rf"|(?<![A-Za-z0-9_:]):[a-z]{_WORD}+(?!{_WORD}|:)"
-    rf"|%(?:\d+\$|\(\w+\)|<\w+>)?[-+#0,']*(?:[1-9]\d*)?(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@](?!{_WORD})"
-    rf"|%{_WORD}+%|%%"
+    rf"|%(?:\d+\$|\(\w+\)|<\w+>){_FORMAT}|%(?:0[1-9]|[-+#0,']*(?:[1-9]\d*)?\.\d+){_TYPE}"
+    rf"|%{_FORMAT}(?!{_WORD})|%{_WORD}+%(?![sd@])|(?<!\d)%(?:ll?|z)?[sdu@](?!{_WORD}{{4}})|%{_WORD}+%|%%"
 )
 TAG = re.compile(r"</?(?:[A-Za-z][^<>]*|\d+ ?/?)>")
 SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|\d\d+")
@@ -131,8 +134,18 @@ def masked_pair(
     return masked(source, names, taken), masked(target, names)
 
 
+def removal(text: str, start: int, end: int) -> Edit:
+    """The edit that removes a part of a text, and the space behind it if there is one before it."""
+    between = text[end : end + 1] == " " and text[max(0, start - 1) : start] in ("", " ")
+    return Edit(start, end + between, "")
+
+
 def restored(translation: str, source: EditedText) -> EditedText:
-    """A translation with the spans of its source in the place of their tokens, and without other tokens."""
+    """A translation with the spans of its source in the place of their tokens, without others and further copies."""
     spans = {edit.new: source.original[edit.start : edit.end] for edit in source.edits}
-    edits = [Edit(match.start(), match.end(), spans.get(match[0], "")) for match in TOKEN.finditer(translation)]
+    left = Counter(edit.new for edit in source.edits)
+    edits = []
+    for match in TOKEN.finditer(translation):
+        left[match[0]] -= 1
+        edits.append(Edit(*match.span(), spans[match[0]]) if left[match[0]] >= 0 else removal(translation, *match.span()))
     return EditedText(translation, edits)

@@ -12,6 +12,7 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 pytest.importorskip("sentencex", reason="needs the extra 'serve'")
 
+from residual_hf.documents.literal_text import marked_block, spelled
 from residual_hf.generation import markup
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.html_text import BOUNDARIES, DEEPEST, VOID, HTMLText, visible_text
@@ -210,6 +211,46 @@ def test_a_placeholder_in_the_place_of_a_comma_stands_apart(source, target, span
     words = [found.span() for found in re.finditer(r"{a}|\w+(?!{)", source)]
     links = AlignedTokens(np.array(words), np.array(spans), np.eye(3), np.zeros(3))
     assert document(source).join([target], [Alignment(source, target, (links,))]) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "translation"),
+    [
+        ("Take {0} now", "Nimm {0}x jetzt"),
+        ("{count} times, {count} times", "{count}mal, {count}mal"),
+        ("%d s", "%ds"),
+        ("File {0}", "Datei{0}"),
+        ("{name}'s car", "{name}s Auto"),
+        ("a {x} b {y}", "b{y}a{x}"),
+        ("%s of %s", "%svon%s"),
+        ("{a}{b} c", "c{a}{b}"),
+        (":count days", ":counttage"),
+        ("${x} kg, %1$s", "%1$skg${x}kg"),
+        ("mail a@b.de now", "Nach-a@b.de-mailen"),
+    ],
+)
+@pytest.mark.parametrize("aligns", [False, True])
+def test_a_placeholder_may_touch_letters(source, translation, aligns):
+    for markup in (False, True):
+        found = document(source, markup=markup)
+        assert found.join([translation], [aligned(source, translation, "0-0")] if aligns else None) == translation
+    (block,) = Document([marked_block([source])], "en", lambda sentence: True).join([translation])
+    assert "".join(spelled(block)) == translation
+
+
+@pytest.mark.parametrize(
+    ("source", "written", "expected"),
+    [
+        ("{n} files", "{n}{n} Dateien", "{n} Dateien"),
+        ("{0} x", "{0} {0} {0}x", "{0} x"),
+        ("{a} and {a} and {b}", "{a} und {b} {a} und {a} {b}", "{a} und {a} und {b}"),
+        ("Take {count}", "Nimm {Count}", "Nimm {count}"),
+        ("<b>{n} files</b>", "<b>{n} {n} Dateien</b>", "<b>{n} Dateien</b>"),
+    ],
+)
+def test_a_placeholder_comes_back_as_often_as_it_was(source, written, expected):
+    found = document(source, markup=True)
+    assert found.join([visible_text(written)]) == expected
 
 
 def test_a_block_is_a_unit_and_its_white_space_means_nothing():

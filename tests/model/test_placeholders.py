@@ -86,6 +86,22 @@ def test_a_span_ends_where_a_word_without_spaces_begins(span):
 
 
 @pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("%ds ago", ["%d"]),
+        ("%dx%d", ["%d", "%d"]),
+        ("%dpx, %.2fkm, %1$smal", ["%d", "%.2f", "%1$s"]),
+        ("%d%%", ["%d", "%%"]),
+        ("%s%d", ["%s", "%d"]),
+        ("%date% and %name%", ["%date%", "%name%"]),
+        ("100%sicher, 5 %ige", []),
+    ],
+)
+def test_formats_of_printf_may_touch_letters(text, spans):
+    assert PLACEHOLDER.findall(text) == spans
+
+
+@pytest.mark.parametrize(
     "text", ["{Hello, world}", "100 %", "see {that one} now", "(www)", "a}} b {{", "a:b :) 1:name :smile:"]
 )
 def test_other_text_is_none(text):
@@ -101,6 +117,7 @@ def test_they_come_back_in_any_order_without_tokens_of_the_model():
     assert edited.text.endswith("<ph10> 20 21")
     assert restored("<ph2> <ph1>", masked("{x} {y}")).text == "{y} {x}"
     assert restored("<ph1>, <ph9>!", masked("{x}")).text == "{x}, !"
+    assert restored("<ph1> <ph1> a <ph1>", masked("{x} {x} b")).text == "{x} {x} a "
 
 
 def test_a_pair_has_tokens_where_both_sides_have_the_span_as_often():
