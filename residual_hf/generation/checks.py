@@ -12,8 +12,9 @@ from unicodedata import decimal
 import regex
 
 from residual_hf.data.glossary import Glossary
-from residual_hf.model.placeholders import PLACEHOLDER, TAG
+from residual_hf.model.placeholders import EMOJI, PLACEHOLDER, TAG
 
+KEPT = re.compile(f"{PLACEHOLDER.pattern}|{EMOJI.pattern}")
 LOOP = re.compile(r"(.{2,60}?)\1{3,}", re.DOTALL)
 FIRST_IDEOGRAPH = "\u2e80"
 NUMBER = regex.compile(r"\d+(?:(?:[.,'’\u00a0\u202f]|\s(?=\d{3}(?!\d)))\d+)*")
@@ -28,7 +29,8 @@ def suspicions(source: str, translation: str, glossary: Glossary | None = None) 
     - `repetition`: it repeats a passage again and again.
     - `copy`: it is the source.
     - `numbers`: numbers of two digits and more are missing or new, in whatever notation.
-    - `placeholders`: names such as `{name}`, `%1$s` and `${x}`, web and e-mail addresses are missing or new.
+    - `placeholders`: names such as `{name}`, `%1$s` and `${x}`, web and e-mail addresses, and emoji
+      are missing or new.
     - `tags`: so are tags such as `<b>`.
     - `length`: one is much longer than the other.
     - `terms`: a term of the glossary is translated otherwise.
@@ -70,7 +72,7 @@ CHECKS: dict[str, Callable[[str, str], bool]] = {
     "repetition": repeats,
     "copy": is_copy,
     "numbers": partial(_differ, _numbers),
-    "placeholders": partial(_differ, PLACEHOLDER.findall),
+    "placeholders": partial(_differ, KEPT.findall),
     "tags": partial(_differ, TAG.findall),
     "length": has_other_length,
 }

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 from zlib import crc32
 
@@ -37,8 +38,16 @@ PLACEHOLDER = re.compile(
     rf"|%(?:\d+\$|\(\w+\)|<\w+>){_FORMAT}|%(?:0[1-9]|[-+#0,']*(?:[1-9]\d*)?\.\d+){_TYPE}"
     rf"|%{_FORMAT}(?!{_WORD})|%{_WORD}+%(?![sd@])|(?<!\d)%(?:ll?|z)?[sdu@](?!{_WORD}{{4}})|%{_WORD}+%|%%"
 )
+_SIGNS = "⌚⌛⏩-⏬⏰⏳◽◾☔☕♈-♓♿⚓⚡⚪⚫⚽⚾⛄⛅⛎⛔⛪⛲⛳⛵⛺⛽✅✊✋✨❌❎❓-❕❗➕-➗➰➿⬛⬜⭐⭕"
+_PICTURE = rf"(?:[\U0001f000-\U0001faff{_SIGNS}]|[\u00a9\u00ae\u203c-\u3299]\ufe0f)"
+_PICTURE = rf"{_PICTURE}[\ufe0f\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
+_JOINED = rf"{_PICTURE}(?:\u200d(?:{_PICTURE}|[♀♂⚕⚖✈❤]))*"
+EMOJI = re.compile(rf"[\U0001f1e6-\U0001f1ff]{{2}}|[#*0-9]\ufe0f?\u20e3|{_JOINED}")
+"""Sequences of Unicode's Emoji (UTS 51): flags, keycaps, skin tones, several joined by U+200D."""
+EMOJI_RUN = re.compile(rf"(?:{EMOJI.pattern})(?: ?(?:{EMOJI.pattern}))*")
+WORD, BARE_WORD = re.compile(r"\S+"), re.compile(r"\w(?:\S*\w)?")
 TAG = re.compile(r"</?(?:[A-Za-z][^<>]*|\d+ ?/?)>")
-SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|\d\d+")
+SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|{EMOJI.pattern}|\d\d+")
 PLACEHOLDER_TOKENS = tuple(f"<ph{number}>" for number in range(1, 11))
 TOKEN = re.compile("|".join(PLACEHOLDER_TOKENS))
 
@@ -147,5 +156,37 @@ def restored(translation: str, source: EditedText) -> EditedText:
     edits = []
     for match in TOKEN.finditer(translation):
         left[match[0]] -= 1
-        edits.append(Edit(*match.span(), spans[match[0]]) if left[match[0]] >= 0 else removal(translation, *match.span()))
+        is_surplus = left[match[0]] < 0
+        edits.append(removal(translation, *match.span()) if is_surplus else Edit(*match.span(), spans[match[0]]))
     return EditedText(translation, edits)
+
+
+def without_emoji(text: str, taken: Sequence[Edit] = ()) -> EditedText:
+    """A text as a model reads it that knows no emoji. One of emoji only stays."""
+    edits = [*taken]
+    for start, end in (match.span() for match in EMOJI_RUN.finditer(text)):
+        is_last = text[max(0, start - 1) : start] == " " != text[end : end + 1]
+        edit = Edit(start - 1, end, "") if is_last else removal(text, start, end)
+        if not any(edit.start < other.end and other.start < edit.end for other in taken):
+            edits.append(edit)
+    found = EditedText(text, tuple(sorted(edits)))
+    return found if any(map(str.isalnum, found.text)) else EditedText(text, taken)
+
+
+def with_emoji(translation: str, source: EditedText) -> EditedText:
+    """A translation with the emoji that `without_emoji` took from its source, behind the words nearest in place."""
+    edits, shift = [], 0
+    for start, end, new in source.edits:
+        shift += len(new) - (end - start)
+        taken = source.original[start:end]
+        if new or not EMOJI.match(taken.strip()):
+            continue
+        if not source.original[:start].strip():
+            edits.append(Edit(0, 0, taken))
+            continue
+        wanted = (end + shift) / len(source.text) * len(translation)
+        before_mark = source.original[end : end + 1].strip() and not taken.endswith(" ")
+        words = [match.end() for match in (BARE_WORD if before_mark else WORD).finditer(translation)]
+        place = min(words, key=lambda word: abs(word - wanted), default=0)
+        edits.append(Edit(place, place, " " * (taken.strip() != taken) + taken.strip()))
+    return EditedText(translation, sorted(edits, key=itemgetter(0)))

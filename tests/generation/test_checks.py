@@ -34,6 +34,8 @@ def test_copy_is_the_source_up_to_case_and_punctuation_but_no_short_name():
         ("Hallo {name}!", "Hello {Name}!", ["placeholders"]),
         ("{{count}} neue ${dinge}", "{{count}} new ${dinge}", []),
         ("Siehe https://a.de/x?y=12.", "See https://a.de/x?y=13.", ["placeholders"]),
+        ("die Eule 🦉 ruft 👍🏽", "the 🦉 owl calls 👍🏽", []),
+        ("die Eule 🦉 ruft 👍🏽", "the 🦉 owl calls 👍🏻", ["placeholders"]),
         ("an a.b@c.de", "to a.b @c.de", ["placeholders"]),
         ("50% der Leute", "50 % of people", []),
         ("ein <b>Hund</b>", "a <b>dog", ["tags"]),

@@ -231,8 +231,8 @@ def test_a_placeholder_in_the_place_of_a_comma_stands_apart(source, target, span
 )
 @pytest.mark.parametrize("aligns", [False, True])
 def test_a_placeholder_may_touch_letters(source, translation, aligns):
-    for markup in (False, True):
-        found = document(source, markup=markup)
+    for is_html in (False, True):
+        found = document(source, markup=is_html)
         assert found.join([translation], [aligned(source, translation, "0-0")] if aligns else None) == translation
     (block,) = Document([marked_block([source])], "en", lambda sentence: True).join([translation])
     assert "".join(spelled(block)) == translation

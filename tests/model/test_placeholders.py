@@ -13,7 +13,16 @@ from residual_hf.generation import translator as translator_module
 from residual_hf.generation.decode import Candidate
 from residual_hf.generation.translator import Translator
 from residual_hf.model.pipeline_translation import TranslationPipeline
-from residual_hf.model.placeholders import PLACEHOLDER, PLACEHOLDER_TOKENS, EditedText, masked, masked_pair, restored
+from residual_hf.model.placeholders import (
+    PLACEHOLDER,
+    PLACEHOLDER_TOKENS,
+    EditedText,
+    masked,
+    masked_pair,
+    restored,
+    with_emoji,
+    without_emoji,
+)
 from residual_hf.model.translation_inputs import TranslationInputs
 
 TEXTS = [
@@ -106,6 +115,54 @@ def test_formats_of_printf_may_touch_letters(text, spans):
 )
 def test_other_text_is_none(text):
     assert not PLACEHOLDER.findall(text)
+
+
+@pytest.mark.parametrize(
+    "emoji",
+    [
+        "😊",
+        "👩\u200d👩\u200d👧\u200d👦",
+        "👍🏽",
+        "🇩🇪",
+        "1️⃣",
+        "❤️",
+        "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
+        "👩\u200d⚕️",
+        "🏳️\u200d🌈",
+        "⭐",
+        "☎️",
+        "🤷🏻\u200d♀️",
+        "#️⃣",
+        "👁️\u200d🗨️",
+        "🧑🏾\u200d❤️\u200d💋\u200d🧑🏻",
+        "🦉🐻",
+    ],
+)
+def test_emoji_are_kept_beside_the_words_that_they_are_beside(emoji):
+    source, translation = "the owl {}calls the bear", "die Eule {}ruft den Bären an"
+    for text, expected in (
+        (source.format(f"{emoji} "), translation.format(f"{emoji} ")),
+        (f"{emoji} {source}.", f"{emoji} {translation}."),
+        (f"{source} {emoji}.", f"{translation} {emoji}."),
+        (f"{source}{emoji}", f"{translation}{emoji}"),
+        (f"{source}. {emoji}", f"{translation}. {emoji}"),
+    ):
+        text, expected = text.replace("{}", ""), expected.replace("{}", "")
+        read = without_emoji(text)
+        assert read.text == source.replace("{}", "") + "." * ("." in text)
+        written = translation.replace("{}", "") + "." * ("." in text)
+        assert with_emoji(written, read).text == expected and with_emoji(read.text, read).text == text
+    assert without_emoji(emoji).text == emoji and not without_emoji("a ★ # 12 © ♪ z").edits
+
+
+def test_a_translator_does_not_read_emoji(monkeypatch):
+    tokenizer = tiny_tokenizer()
+    translator = Translator(tiny_model(tokenizer), tokenizer)
+    monkeypatch.setattr(translator_module, "search", copy)
+    text = "zwei 👩‍⚕️ Katzen schlafen 🇩🇪"
+    ((found,),) = translator.hypotheses([text], alignments=True)
+    assert found.text == text and tokenizer.unk_token_id not in translator.encode([text])[0][0]
+    assert len(found.alignment.word_scores) == 5
 
 
 def test_numbered_tags_are_spans():
