@@ -46,6 +46,12 @@ def test_copy_is_the_source_up_to_case_and_punctuation_but_no_short_name():
             "We are going to the park today, the weather is fine and all are happy.",
             [],
         ),
+        ("Die Eule ruft. Der Fuchs fliegt ins Schloss.", "The owl calls.", ["sentences"]),
+        ("Ja! Nein? Die Eule ruft „Halt!“ Der Fuchs flog.", "Yes! The owl calls “Stop!”", ["sentences"]),
+        ("Die Eule ruft, und der Fuchs fliegt.", "The owl calls. And the fox is flying.", []),
+        ("Dr. A. B. Meier kam am 3. Mai um 8 Uhr.", "Dr A B Meier came on 3 May at 8.", []),
+        ("Er sagte ... nichts.", "He said nothing.", []),
+        ("猫头鹰在叫。狐狸飞进了城堡。", "The owl calls.", ["sentences"]),
         ("Ja.", "Yes, and " + "then we went on to some other place, " * 2, ["length"]),
     ],
 )
