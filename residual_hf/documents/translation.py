@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tqdm import tqdm
 
@@ -20,7 +19,6 @@ from residual_hf.generation.translator import Translator
 from residual_hf.model.translation_inputs import languages_of
 
 from .formats import read_document
-from .literal_text import LINE
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +89,7 @@ class NumberedDocument:
 
     def __init__(self, path: Path):
         self._document = read_document(path)
-        self._contents: list[list[Content]] = [[] for _ in self._document.blocks]
+        self._contents: list[list[Any]] = [[] for _ in self._document.blocks]
         self.blocks = list(map(numbered, self._document.blocks, self._contents))
         self._kept = {i for i, contents in enumerate(self._contents) if len(contents) > MOST_ELEMENTS}
         for number in self._kept:
@@ -112,71 +110,20 @@ class NumberedDocument:
         self._document.write(path, found)
 
 
-LINES = ("\n", LINE)
-"""Characters before the start of a line."""
-AFTER_WORD = re.compile(r"(?:[^\W\d_][^\w\s]*|\d)\Z")
-NOTE = re.compile(r"[\d*†‡§,–-]{1,5}")
-"""What an element has that the model does not read: a number directly after a word."""
-
-
-class Content(NamedTuple):
-    """The content of an element, and whether it is without text: between two spaces, or after a word, as notes are.
-
-    Of a note with text, `value` is the element.
-    """
-
-    value: Any
-    is_word: bool = False
-    follows_word: bool = False
-
-
-def numbered(block: Block, contents: list[Content], *, at_start: bool = True) -> Block:
-    """A block whose elements have numbers as content, which are the places of their contents in a list.
-
-    The model reads one space where an element without text is between two, and none where one is before the first
-    word of a paragraph (`at_start`).
-    """
+def numbered(block: Block, contents: list[Any]) -> Block:
+    """A block whose elements have numbers as content, which are the places of their contents in a list."""
     found: Block = []
-    for previous, piece, following in zip(["", *block], block, [*block[1:], ""], strict=False):
-        last = found[-1] if found else ""
-        if isinstance(piece, str):
-            is_word = isinstance(last, Inline) and contents[last.content].is_word
-            found.append(piece[1:] if is_word else piece)
-            continue
-        before, after = plain_text([previous])[-1:], plain_text([following])[:1]
-        if NOTE.fullmatch(plain_text([piece])) and AFTER_WORD.search(plain_text([previous])) and not after.isalnum():
-            piece = Inline(piece)
-        empty = plain_text([piece]) == ""
-        if (at_start and not found) or before in LINES:
-            before = " "
-        follows_word = empty and before.strip() != "" and not after.isalnum()
-        number = len(contents)
-        contents.append(Content(piece.content, empty and before == after == " ", follows_word))
-        found.append(Inline(number, numbered(piece.pieces, contents, at_start=False), piece.keep))
+    for piece in block:
+        if not isinstance(piece, str):
+            contents.append(piece.content)
+            piece = Inline(len(contents) - 1, numbered(piece.pieces, contents), piece.keep)
+        found.append(piece)
     return found
 
 
-def restored(block: list[Any], contents: list[Content]) -> Block:
+def restored(block: list[Any], contents: list[Any]) -> Block:
     """A block with the contents of its elements, after `numbered` and JSON, which makes lists of them."""
-    found: Block = []
-    space = ""
-    for piece, following in zip(block, [*block[1:], None], strict=False):
-        if isinstance(piece, str):
-            found.append(space + piece)
-            space = ""
-            continue
-        if space:
-            found.append(space)
-            space = ""
-        number, pieces, keep = piece
-        content, last = contents[number], found[-1] if found else ""
-        if isinstance(last, str) and last[-1:] in ("", " ", *LINES):
-            moves = content.follows_word and bool(found)
-            space = " " * ((content.is_word or moves) and following is not None)
-            if moves:
-                found[-1] = last[:-1]
-        elif content.is_word:
-            found.append(" ")
-        is_note = isinstance(content.value, Inline)
-        found.append(content.value if is_note else Inline(content.value, restored(pieces, contents), keep))
-    return found
+    return [
+        piece if isinstance(piece, str) else Inline(contents[piece[0]], restored(piece[1], contents), piece[2])
+        for piece in block
+    ]
