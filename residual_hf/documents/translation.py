@@ -116,7 +116,7 @@ def numbered(block: Block, contents: list[Any]) -> Block:
     for piece in block:
         if not isinstance(piece, str):
             contents.append(piece.content)
-            piece = Inline(len(contents) - 1, numbered(piece.pieces, contents), piece.keep)
+            piece = piece._replace(content=len(contents) - 1, pieces=numbered(piece.pieces, contents))
         found.append(piece)
     return found
 
@@ -124,6 +124,6 @@ def numbered(block: Block, contents: list[Any]) -> Block:
 def restored(block: list[Any], contents: list[Any]) -> Block:
     """A block with the contents of its elements, after `numbered` and JSON, which makes lists of them."""
     return [
-        piece if isinstance(piece, str) else Inline(contents[piece[0]], restored(piece[1], contents), piece[2])
+        piece if isinstance(piece, str) else Inline(contents[piece[0]], restored(piece[1], contents), *piece[2:])
         for piece in block
     ]

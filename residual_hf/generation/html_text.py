@@ -142,14 +142,14 @@ def _read(tokens: Sequence[Token]) -> Block:
         elif token.kind == "end":
             start, inner = stack.pop()
             assert start is not None
-            stack[-1][1].append(Inline((start.raw, token.raw), inner))
+            stack[-1][1].append(Inline((start.raw, token.raw), inner, link=start.tag == "a"))
         else:
             text = SPACE.sub(" ", token.text)
             if after_space and text.startswith(" "):
                 text = text[1:]
                 if pieces and _is_empty(pieces[-1]):  # two spaces with something between them
-                    (start, end), inner, keep = pieces[-1]
-                    pieces[-1] = Inline((start + " " * keep, end + " " * (not keep)), inner, keep)
+                    (start, end), keep = pieces[-1].content, pieces[-1].keep
+                    pieces[-1] = pieces[-1]._replace(content=(start + " " * keep, end + " " * (not keep)))
             after_space = text.endswith(" ") if text else after_space
             if token.kind == "other":
                 pieces.append(Inline((token.raw, ""), [text] if text else [], keep=True))

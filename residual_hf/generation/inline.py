@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 
 class Inline(NamedTuple):
-    """A part of a block with markup; see `markup`."""
+    """A part of a block with markup; see `markup`. A `link` is around a word of the translation in any case."""
 
     content: Any
     pieces: list[str | Inline] = []  # never changed
     keep: bool = False
+    link: bool = False
 
 
 Block = list[str | Inline]
@@ -63,7 +64,7 @@ def read_block(block: Block, contents: list[Content], *, at_start: bool = True) 
         follows_word = empty and before.strip() != "" and not after.isalnum()
         number = len(contents)
         contents.append(Content(piece.content, empty and before == after == " ", follows_word))
-        found.append(Inline(number, read_block(piece.pieces, contents, at_start=False), piece.keep))
+        found.append(piece._replace(content=number, pieces=read_block(piece.pieces, contents, at_start=False)))
     return found
 
 
@@ -79,8 +80,7 @@ def restored(block: Block, contents: list[Content]) -> Block:
         if space:
             found.append(space)
             space = ""
-        number, pieces, keep = piece
-        content, last = contents[number], found[-1] if found else ""
+        content, last = contents[piece.content], found[-1] if found else ""
         if isinstance(last, str) and last[-1:] in ("", " ", *LINES):
             moves = content.follows_word and bool(found)
             space = " " * ((content.is_word or moves) and following is not None)
@@ -88,6 +88,6 @@ def restored(block: Block, contents: list[Content]) -> Block:
                 found[-1] = last[:-1]
         elif content.is_word:
             found.append(" ")
-        is_note = isinstance(content.value, Inline)
-        found.append(content.value if is_note else Inline(content.value, restored(pieces, contents), keep))
+        written = piece._replace(content=content.value, pieces=restored(piece.pieces, contents))
+        found.append(content.value if isinstance(content.value, Inline) else written)
     return found

@@ -3,7 +3,8 @@
 
 An element has one range of words of the translation: the one with the largest sum of `m - 1/2`, where m is the share
 of a word's attention that is on the words of the element. Ranges of elements side by side do not overlap, and those
-within an element are within its range.
+within an element are within its range. An element without such a range has the word that is aligned with it best; a
+link and an element within another one however weak that is, others only if the share is not tiny.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Placeholder(NamedTuple):
 
     text: str
     keep: bool = True
+    link: bool = False
 
 
 class Node:
@@ -136,13 +138,19 @@ class _Projection:
             if score > -np.inf:
                 return len(values) + score, place
         score, (first, last) = _best_range(values, low)
-        if score == 0 and not child.element.keep and values.size and values.max() > LEAST_SHARE - 0.5:
-            score, first = float(values.max()), low + int(values.argmax())
-            last = first + 1
         while first < last and text[0].isalnum() and not self._is_word(first):  # words begin and end with words
             first += 1
         while first < last and text[-1].isalnum() and not self._is_word(last - 1):
             last -= 1
+        if first == last and not child.element.keep:
+            has_words = any(map(str.isalnum, text))
+            fitting = [self._is_word(unit) or not has_words for unit in range(low, low + len(values))]
+            values = np.where(fitting, values, -np.inf)
+            needs_word = child.element.link or limits != (0, len(self.units))
+            least = -np.inf if needs_word else LEAST_SHARE - 0.5
+            if values.size and values.max() > least:
+                score, first = float(values.max()), low + int(values.argmax())
+                last = first + 1
         return score, (first, last)
 
     def _is_word(self, unit: int) -> bool:
