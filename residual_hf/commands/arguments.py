@@ -133,7 +133,7 @@ def add_search(parser: argparse.ArgumentParser, batch_tokens: int | None = None)
         "--glossary",
         type=Path,
         metavar="FILE",
-        help="lines of a term, a tab (or semicolon) and the translation that it must have",
+        help="lines of a term, a tab or semicolon, and its translation",
     )
     parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
     parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")

@@ -51,9 +51,9 @@ def test_regular_plurals_are_found():
     glossary = Glossary(
         [("city", "Stadt"), ("box", "Kiste"), ("Hund", "dog"), ("Hunde", "hounds"), ("key", "Schlüssel")]
     )
-    text = "Cities, boxes, keys, Hunden, Hunde, cityscape, keies"
+    text = "Cities, boxes, keys, Hunds, Hunde, cityscape, keies"
     found = {text[term.start : term.end]: term.targets[0] for term in glossary.find(text)}
-    assert found == {"Cities": "Stadt", "boxes": "Kiste", "keys": "Schlüssel", "Hunden": "dog", "Hunde": "hounds"}
+    assert found == {"Cities": "Stadt", "boxes": "Kiste", "keys": "Schlüssel", "Hunds": "dog", "Hunde": "hounds"}
 
 
 def test_a_glossary_may_be_csv(tmp_path):
