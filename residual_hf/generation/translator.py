@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import SHORTLIST, load_checkpoint
-from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.glossary import Glossary, form_of, letters_after, occurs
 from residual_hf.data.scripts import UNSPACED
 from residual_hf.data.shortlist import Shortlist, load_shortlist
@@ -25,7 +24,7 @@ from residual_hf.model.options import refusal
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs
 
-from .decode import Candidate, check_shortlist_use, move_in_precision, rows_by_tag, search, to_text
+from .decode import Candidate, check_shortlist_use, move_in_precision, search, to_text
 from .generation_settings import DecodingSettings
 from .long_text import LONG_TEXT, space_between, split_text
 from .projection import Node, SentencePair, project
@@ -424,26 +423,6 @@ class Translator:
             elif parts:
                 parts[-1] = parts[-1]._replace(space=parts[-1].space + space)
         return parts
-
-
-def translate_corpus(
-    model: Any,
-    tokenizer: Any,
-    corpus: EncodedCorpus,
-    sentences: Sequence[str],
-    settings: DecodingSettings | None = None,
-    shortlist: Shortlist | None = None,
-) -> list[str]:
-    """What `Translator.translate` returns for sentences that are encoded as the sources of a corpus, in its order.
-
-    Several processes share the work and get the same list.
-    """
-    translator, texts = Translator(model, tokenizer, settings, shortlist), {}
-    for rows, arguments in rows_by_tag(model, corpus):
-        read = [corpus.source(row) for row in rows], [sentences[row] for row in rows]
-        found = translator.translate_encoded(*read, shared=True, **arguments)
-        texts |= {row: best.text for row, (best,) in zip(rows, found, strict=True)}
-    return [texts[row] for row in range(len(corpus))]
 
 
 def check_glossary_use(model: Any) -> None:

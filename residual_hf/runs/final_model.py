@@ -24,7 +24,7 @@ from residual_hf.evaluation.perplexity import word_perplexity
 from residual_hf.evaluation.scorer import full_report, make_scorers
 from residual_hf.evaluation.sentence_metrics import ERROR_RATES
 from residual_hf.generation.decode import check_shortlist_use
-from residual_hf.generation.translator import translate_corpus
+from residual_hf.generation.scoring import translate_corpus
 from residual_hf.hub.card import write_card
 from residual_hf.model.checksums import file_hash
 from residual_hf.model.configuration_residual import ResidualConfig
