@@ -36,10 +36,11 @@ def translate_corpus(
 
     Several processes share the work and get the same list.
     """
-    translator, texts = Translator(model, tokenizer, settings, shortlist), {}
+    translator = Translator(model, tokenizer, settings, shortlist)
+    texts: dict[int, str] = {}
     for rows, arguments in rows_by_tag(model, corpus):
-        read = [corpus.source(row) for row in rows], [sentences[row] for row in rows]
-        found = translator.translate_encoded(*read, shared=True, **arguments)
+        sources: list[Any] = [corpus.source(row) for row in rows]
+        found = translator.translate_encoded(sources, [sentences[row] for row in rows], shared=True, **arguments)
         texts |= {row: best.text for row, (best,) in zip(rows, found, strict=True)}
     return [texts[row] for row in range(len(corpus))]
 
