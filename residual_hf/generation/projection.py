@@ -85,8 +85,9 @@ class _Projection:
     def __init__(self, root: Node, source: str, target: str, pairs: Sequence[SentencePair]):
         self.source, self.target = source, target
         corners = root.corners()
-        self.kept = _Kept(source[node.start : node.end].strip() for node in root.descendants() if node.element.keep)
-        self.pairs = [_AlignedPair(pair, corners, self.kept.found(pair.target)) for pair in pairs]
+        kept = (source[node.start : node.end].strip() for node in root.descendants() if node.element.keep)
+        self.kept = _Kept(kept, target)
+        self.pairs = [_AlignedPair(pair, corners, self._kept_in(pair)) for pair in pairs]
         self.units: list[Range] = []
         for pair in self.pairs:
             pair.first = len(self.units)
@@ -94,6 +95,11 @@ class _Projection:
         self.starts, self.ends = ([unit[side] for unit in self.units] for side in range(2))
         self.ranges: dict[Node, Range] = {}
         self.surplus: list[Range] = []
+
+    def _kept_in(self, pair: SentencePair) -> list[Range]:
+        start, end = pair.target_start, pair.target_start + len(pair.target)
+        first, last = (bisect_left(self.kept.spans, place, key=itemgetter(0)) for place in (start, end))
+        return [(a - start, b - start) for a, b in self.kept.spans[first:last] if b <= end]
 
     def place(self, node: Node, limits: Range) -> None:
         """Give the elements within a node their ranges, those first whose range is the clearest."""
@@ -195,6 +201,8 @@ class _Projection:
     def _text(self, start: int, end: int) -> str:
         """A part of the translation without surplus copies."""
         first, last = (bisect_left(self.surplus, place, key=itemgetter(0)) for place in (start, end))
+        if first == last:
+            return self.target[start:end]
         edits = [removal(self.target, *span) for span in self.surplus[first:last] if span[1] <= end]
         return EditedText(self.target[:end], [Edit(0, start, ""), *edits]).text
 
@@ -237,28 +245,34 @@ class _Projection:
 
 
 class _Kept:
-    """Finds texts of elements that are kept, in translations: placeholders anywhere, others as words."""
+    """Where texts of elements that are kept are in a text: placeholders anywhere, others as words."""
 
-    def __init__(self, texts: Iterable[str]):
-        known = sorted({text for text in texts if text}, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, known))) if known else None
-        self._names = {text for text in known if PLACEHOLDER.fullmatch(text)}
+    def __init__(self, texts: Iterable[str], target: str):
+        self._texts = sorted({text for text in texts if text}, key=len, reverse=True)
+        self._names = {text for text in self._texts if PLACEHOLDER.fullmatch(text)}
+        taken = bytearray(len(target))
+        self.spans = self._spans(target, taken)
+        """In the translation; with them, placeholders that the source does not have."""
+        new = (match.span() for match in PLACEHOLDER.finditer(target) if self._names)
+        self.spans = sorted([*self.spans, *(span for span in new if not any(taken[slice(*span)]))])
 
     def placeholders(self, text: str) -> list[Range]:
-        matches = self._pattern.finditer(text) if self._pattern and self._names else ()
-        return [found.span() for found in matches if found[0] in self._names]
+        return [span for span in self._spans(text, bytearray(len(text))) if text[slice(*span)] in self._names]
 
-    def found(self, text: str) -> list[Range]:
-        """Where texts that are kept are in a translation, and placeholders that the source does not have."""
-        if self._pattern is None:
-            return []
-        found = [match.span() for match in self._pattern.finditer(text) if self._is_whole(match)]
-        new = (match.span() for match in PLACEHOLDER.finditer(text) if self._names)
-        return sorted([*found, *(span for span in new if not any(span[0] < b and a < span[1] for a, b in found))])
-
-    def _is_whole(self, found: re.Match) -> bool:
-        around = (found.string[max(0, place - 1) : place + 1] for place in found.span())
-        return found[0] in self._names or not any(WITHIN_WORD.fullmatch(edge) for edge in around)
+    def _spans(self, text: str, taken: bytearray) -> list[Range]:
+        """The longer ones where they overlap; their places become `taken`."""
+        found = []
+        for each in self._texts:
+            start = text.find(each)
+            while start >= 0:
+                end = start + len(each)
+                edges = (text[max(0, place - 1) : place + 1] for place in (start, end))
+                is_whole = each in self._names or not any(map(WITHIN_WORD.fullmatch, edges))
+                if is_whole and not any(taken[start:end]):
+                    found.append((start, end))
+                    taken[start:end] = bytes([1]) * len(each)
+                start = text.find(each, end)
+        return sorted(found)
 
 
 class _AlignedPair:
