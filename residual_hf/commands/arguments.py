@@ -130,7 +130,10 @@ def add_search(parser: argparse.ArgumentParser, batch_tokens: int | None = None)
     add_field(parser, DecodingSettings, "max_tokens", flag="--batch-tokens", default=batch_tokens)
     parser.set_defaults(batch_tokens=batch_tokens)
     parser.add_argument(
-        "--glossary", type=Path, metavar="FILE", help="lines of a term, a tab and the translation that it must have"
+        "--glossary",
+        type=Path,
+        metavar="FILE",
+        help="lines of a term, a tab or semicolon, and its translation",
     )
     parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
     parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")

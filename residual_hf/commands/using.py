@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
@@ -148,6 +148,42 @@ def run_transcribe(options: argparse.Namespace) -> None:
         print("\n".join(lines) if options.times else " ".join(part.text for part in parts), flush=True)
 
 
+def add_score(score: argparse.ArgumentParser) -> None:
+    score.add_argument("model", help="folder of a model or a run, or a name on the Hub")
+    score.add_argument(
+        "file", type=Path, nargs="?", help="lines of a source, a tab and a translation (default: standard input)"
+    )
+    score.add_argument("--source", type=Path, help="sources, with --translation in the place of `file`")
+    score.add_argument("--translation", type=Path, help="translations, one for each line of --source")
+    add_fields(score, StreamSettings, *LANGUAGES)
+    add_field(score, DecodingSettings, "max_tokens", flag="--batch-tokens")
+    add_field(score, DecodingSettings, "dtype", default="that of the model")
+    score.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
+    score.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")
+
+
+def run_score(options: argparse.Namespace) -> None:
+    from residual_hf.generation.scoring import read_pairs, scored
+    from residual_hf.generation.translator import Translator
+
+    files = (options.source, options.translation)
+    if (None in files) != (files == (None, None)) or (None not in files and options.file is not None):
+        raise InputError("--source, --translation: both must be given, or a file with both sides in their place")
+    check_lines_of_text(filter(None, (*files, options.file)))
+    loaded = {"device": options.device, "trust_remote_code": options.trust_remote_code, "dtype": options.dtype}
+    translator = Translator.from_pretrained(options.model, max_tokens=options.batch_tokens, **loaded)
+    languages = {name: getattr(options, name) for name in LANGUAGES}
+    for line in scored(translator, read_pairs(options.file, *files), **languages):
+        print(line)
+
+
+def check_lines_of_text(files: Iterable[Path]) -> None:
+    """Raise `InputError` for names of documents and of other structured files."""
+    for file in files:
+        if file.suffix.lower() in {*chain(*REFUSED.values()), *DOCUMENTS} - {".tsv"}:  # `score` reads pairs of it
+            raise InputError(f"{file}: is no file with lines of text; export its sentences, one in a line")
+
+
 def add_serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("models", nargs="+", metavar="model", help="folders of models or runs, or names on the Hub")
     add_fields(serve, ServerSettings, *(field.name for field in fields(ServerSettings)))
@@ -234,6 +270,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
             inputs=[*pairs, *options.text, options.model, options.baseline, options.glossary],
             field="--output-dir",
         )
+    check_lines_of_text(pairs)
     with nullcontext() if options.output_dir is None else lock_of(options.output_dir):
         score(options)
 
@@ -278,5 +315,6 @@ VERBS = {
     "translate": Verb("translate lines of text, or a document", add_translate, run_translate),
     "transcribe": Verb("transcribe recordings of speech", add_transcribe, run_transcribe),
     "evaluate": Verb("score a model on test sets: BLEU, chrF, TER, COMET, perplexity", add_evaluate, run_evaluate),
+    "score": Verb("log-probabilities of given translations", add_score, run_score),
     "serve": Verb("serve models with LibreTranslate's HTTP API and a web page", add_serve, run_serve),
 }

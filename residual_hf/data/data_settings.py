@@ -313,7 +313,8 @@ class DataSettings(InputSettings):
     )
     glossary: str | Path | None = option(
         None,
-        help="file of lines `term<TAB>translation`, with which the model learns to translate terms as its source says",
+        help="file of lines `term<TAB>translation`, or CSV, with which the model learns to translate terms as its "
+        "source says",
     )
     block_size: int | None = option(
         None,

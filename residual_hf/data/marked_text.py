@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from residual_hf.model.placeholders import PLACEHOLDER_TOKENS, EditedText, masked, masked_pair, restored
+from residual_hf.model.placeholders import (
+    PLACEHOLDER_TOKENS,
+    EditedText,
+    masked,
+    masked_pair,
+    restored,
+    with_emoji,
+    without_emoji,
+)
 
 from .corpus import ParallelCorpus
 from .data_settings import DataSettings
@@ -28,9 +36,13 @@ def training_edits(data: DataSettings) -> Callable[[ParallelCorpus], ParallelCor
 def marked(
     corpus: ParallelCorpus, *, placeholders: bool, glossary: Glossary | None = None, learned: bool = False
 ) -> ParallelCorpus:
-    """A corpus with tokens in the place of spans, see `masked_pair`, and with terms that a `glossary` teaches."""
+    """A corpus with tokens in the place of spans, see `masked_pair`, and with terms that a `glossary` teaches.
+
+    What is translated with neither (not `learned`) is without emoji, as `TranslationInputs` reads it.
+    """
     if not placeholders and glossary is None:
-        return corpus
+        read = list(corpus.sources) if learned else [without_emoji(source).text for source in corpus.sources]
+        return corpus if read == list(corpus.sources) else replace(corpus, sources=read)
     pairs = []
     for source, target in corpus:
         terms = [] if glossary is None else glossary.taught(source, target)
@@ -42,7 +54,6 @@ def marked(
 
 
 def unmarked(translations: Sequence[str], sources: Sequence[str], placeholders: bool) -> list[str]:
-    """Translations of sources that were `marked`, with the spans in the place of tokens."""
-    if not placeholders:
-        return list(translations)
-    return [restored(text, masked(source)).text for text, source in zip(translations, sources, strict=True)]
+    """Translations of sources that were `marked`, with the spans in the place of tokens, and with emoji."""
+    restore, edit = (restored, masked) if placeholders else (with_emoji, without_emoji)
+    return [restore(text, edit(source)).text for text, source in zip(translations, sources, strict=True)]

@@ -56,6 +56,7 @@ class TermPlace(NamedTuple):
     term: str
     pieces: Sequence[str] = ()
     keep: bool = False
+    link: bool = False
 
 
 class SentencePart(NamedTuple):

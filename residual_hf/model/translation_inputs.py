@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers.utils import logging
 
-from .placeholders import Edit, EditedText, masked, restored
+from .placeholders import Edit, EditedText, masked, restored, with_emoji, without_emoji
 
 logger = logging.get_logger(__name__)
 
@@ -88,13 +88,13 @@ class TranslationInputs:
         return (src_lang or named[1], tgt_lang or named[2]) if named else (src_lang, tgt_lang)
 
     def edited(self, text: str) -> EditedText:
-        """A text as the model reads it: with tokens in the place of placeholders, if the model was trained so."""
+        """A text as the model reads it: with tokens for its placeholders if it was trained so, else without emoji."""
         terms = self.terms(text)
-        return masked(text, taken=terms) if self.has_placeholders else EditedText(text, terms)
+        return masked(text, taken=terms) if self.has_placeholders else without_emoji(text, terms)
 
     def restored(self, translation: str, source: str) -> EditedText:
-        """A translation that the model has written, with the placeholders of its source."""
-        return restored(translation, self.edited(source)) if self.has_placeholders else EditedText(translation)
+        """A translation that the model has written, with the placeholders or the emoji of its source."""
+        return (restored if self.has_placeholders else with_emoji)(translation, self.edited(source))
 
     @property
     def has_placeholders(self) -> bool:

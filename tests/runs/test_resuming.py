@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, TrainerState
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, read_json_lines, write_atomically
+from residual_hf.cli import main
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.data.shortlist import load_shortlist
 from residual_hf.model.checksums import write_checksums
@@ -379,8 +380,20 @@ def test_a_finished_run_gets_a_shortlist_and_is_scored_with_it(stream, tmp_path,
     train(recipe, resume=True)
     shortlist = load_shortlist(folder, ResidualConfig.from_pretrained(folder / "model"))
     for settings, given in used:
-        assert settings.shortlist == (library() is not None)
-        np.testing.assert_array_equal(given.candidates, shortlist.candidates)
+        assert settings.shortlist == (given is not None) == (library() is not None)
+        if given is not None:
+            np.testing.assert_array_equal(given.candidates, shortlist.candidates)
+    evaluated = tmp_path / "scores"
+    pair = ["--source", str(folder / "test.sources.txt"), "--reference", str(folder / "test.references.txt")]
+    options = ["--output-dir", str(evaluated), *(["--shortlist"] if library() else [])]
+    assert main(["evaluate", str(folder), *pair, *options]) == 0
+    translations = (evaluated / "test.references.translations.txt").read_text()
+    assert translations == (folder / "test.hypotheses.txt").read_text()
+    named = (
+        "with the lexical shortlist (`residual-hf evaluate --shortlist`"
+        in (folder / "model" / "README.md").read_text()
+    )
+    assert named == (library() is not None)
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     assert {*tokenizer.all_special_ids} <= {*shortlist.frequent} and len(used) == 2
     (green,), (grün,) = (tokenizer(text, add_special_tokens=False).input_ids[-1:] for text in ("green", "grün"))
