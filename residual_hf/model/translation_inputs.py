@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from unicodedata import category
 
 from transformers.utils import logging
 
-from .placeholders import Edit, EditedText, masked, restored
+from .placeholders import PLACEHOLDER, Edit, EditedText, masked, restored
 
 logger = logging.get_logger(__name__)
 
@@ -38,6 +39,14 @@ def without_tag(text: str) -> str:
     """A translation without its leading language tag, if any."""
     tag = TAG_PATTERN.match(text)
     return text[tag.end() :].removeprefix(" ") if tag else text
+
+
+def has_letters(text: str) -> bool:
+    """Whether a text has something to translate: letters of any script, outside of placeholders and addresses.
+
+    Digits, punctuation, signs such as ² and №, emoji (also ℹ) and modifiers such as ˆ are no letters.
+    """
+    return any(c.isalpha() and category(c) != "Lm" and c != "ℹ" for c in PLACEHOLDER.sub("", text))
 
 
 def position_limit(config: Any) -> int | None:
@@ -95,6 +104,19 @@ class TranslationInputs:
     def restored(self, translation: str, source: str) -> EditedText:
         """A translation that the model has written, with the placeholders of its source."""
         return restored(translation, self.edited(source)) if self.has_placeholders else EditedText(translation)
+
+    def kept(self, text: str) -> str | None:
+        """The translation of a text without letters, which is the text, or empty if it is blank; None for others.
+
+        Only a model that names one language for both sides, or an other task than translation, reads such texts too.
+        """
+        source, target = languages_of(self.config, self.tokenizer)
+        if not text.strip():
+            return ""
+        if self.task in ONE_LANGUAGE or (source is not None and source == target):
+            return None
+        text = without_tag(text) if self.tags else text
+        return None if has_letters(text) else text
 
     @property
     def has_placeholders(self) -> bool:
