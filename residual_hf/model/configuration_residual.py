@@ -113,6 +113,8 @@ class ResidualConfig(PreTrainedConfig):
         placeholders: source and target have tokens such as `<ph1>` in the place of placeholders, tags, addresses and
             numbers, see `placeholders.py`.
         term_tags: the source may have translations of its terms: `<term> dog <trans> Hund </term>`.
+        reads_capitals: trained with copies in capitals; others read a line in capitals in lower case, and its
+            translation is written in capitals.
 
     Raises `huggingface_hub.errors.StrictDataclassError` (`ValueError` for an unknown mode or field) naming the field,
     its value and the allowed values.
@@ -188,6 +190,7 @@ class ResidualConfig(PreTrainedConfig):
     language_tags: str | None = option(None, choices=(None, "source", "target"))
     placeholders: bool = False
     term_tags: bool = False
+    reads_capitals: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
         has_code = "auto_map" in kwargs  # of a checkpoint, which may have the mode

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 from zlib import crc32
@@ -38,6 +38,7 @@ TAG = re.compile(r"</?(?:[A-Za-z][^<>]*|\d+ ?/?)>")
 SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|\d\d+")
 PLACEHOLDER_TOKENS = tuple(f"<ph{number}>" for number in range(1, 11))
 TOKEN = re.compile("|".join(PLACEHOLDER_TOKENS))
+LETTERS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 
 class Edit(NamedTuple):
@@ -129,6 +130,16 @@ def masked_pair(
         first = crc32(source.encode())
     names = token_names(found, first)
     return masked(source, names, taken), masked(target, names)
+
+
+def rewritten_words(text: str, change: Callable[[re.Match[str]], str], taken: Sequence[Edit] = ()) -> EditedText:
+    """A text with other words, given by a function of their matches, outside of spans and of the edits `taken`."""
+    edits, place = [], 0
+    for kept in (*sorted((*spans_of(text, taken), *taken)), Edit(len(text), len(text), "")):
+        found = LETTERS.finditer(text, place, kept.start)
+        edits += [Edit(*word.span(), new) for word in found if (new := change(word)) != word[0]]
+        place = kept.end
+    return EditedText(text, sorted((*edits, *taken)))
 
 
 def restored(translation: str, source: EditedText) -> EditedText:

@@ -28,6 +28,7 @@ from residual_hf.generation.stream import check_lengths
 from residual_hf.generation.translator import Hypothesis, Translator, joined
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.pipeline_translation import Text2TextGenerationPipeline, TranslationPipeline
+from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 
 SETTINGS = DecodingSettings(num_beams=3, max_length_a=1, max_length_b=3)
 LONG = " ".join(SENTENCES * 4)
@@ -123,6 +124,43 @@ def test_a_tag_is_no_letter():
     tagged = translator("<2de>", "<2fr>")
     assert tagged.translate(["<2de> 123"]) == ["123"]
     assert tagged.translate(["123"], target_lang="fr") == ["123"]
+
+
+CAPITALS = {
+    'A DOG SLEEPS. "I\'M {NAME}", I SAID, STRAßE 5A!': 'A dog sleeps. "I\'m {NAME}", I said, straße 5a!',
+    "NATO <B>DOGS</B> https://A.B/C": "Nato <B>dogs</B> https://A.B/C",
+    "USA": "USA",
+    "A dog SLEEPS": "A dog SLEEPS",
+    "你好 HTML": "你好 HTML",
+}
+
+
+@pytest.mark.parametrize("placeholders", [False, True])
+def test_a_line_in_capitals_is_read_in_lower_case_and_written_in_capitals(placeholders):
+    reader = translator(*PLACEHOLDER_TOKENS, source_lang="en", target_lang="de", placeholders=placeholders)
+    for text, read in CAPITALS.items():
+        assert placeholders or reader.inputs.edited(text).text == read
+        written = reader.inputs.restored("die Straße {x} <b>ist</b> www.a.de", text).text
+        assert written == (
+            "die Straße {x} <b>ist</b> www.a.de" if text == read else "DIE STRASSE {x} <b>IST</b> www.a.de"
+        )
+    turkish = translator(source_lang="tr", target_lang="tr-CY").inputs
+    assert turkish.edited("İSTANBUL'DA IŞIK").text == "İstanbul'da ışık"
+    assert turkish.restored("istanbul", "IŞIK").text == "İSTANBUL"
+
+
+def test_lines_in_capitals_are_translated_by_all_ways_in():
+    fields = {"source_lang": "en", "target_lang": "de"}
+    reader, (first, *_) = translator(**fields), SENTENCES
+    pipe = TranslationPipeline(reader.model, tokenizer=reader.tokenizer, device="cpu")
+    capital = first[0].upper() + first[1:].lower()
+    ((plain,), (upper,)) = reader.hypotheses([capital, first.upper()], alignments=True)
+    assert upper.text == plain.text.upper() != plain.text
+    assert upper.alignment.links == plain.alignment.links and upper.alignment.source == first.upper()
+    assert pipe(first.upper())[0]["translation_text"] == pipe(capital)[0]["translation_text"].upper()
+    assert translate_blocks(reader, [[first.upper()]]) == [[upper.text]]
+    for other in (translator(**fields, reads_capitals=True), translator()):
+        assert other.inputs.edited(first.upper()).text == first.upper()
 
 
 def test_a_long_line_without_letters_is_not_too_long(plain):

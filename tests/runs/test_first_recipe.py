@@ -138,7 +138,12 @@ def test_file_name_without_a_language(name):
 
 @pytest.mark.parametrize(
     ("options", "languages"),
-    [({}, ("en-US", "de")), ({"source_lang": "de"}, ("de", "en-US")), ({"target_lang": "en"}, ("de", "en"))],
+    [
+        ({}, ("en", "de")),
+        ({"source_lang": "de"}, ("de", "en")),
+        ({"target_lang": "en"}, ("de", "en")),
+        ({"source_lang": "en-US"}, ("en-US", "de")),
+    ],
 )
 def test_languages_that_a_table_names_in_any_case(tmp_path, options, languages):
     rows = ["EN-US,DE", *(f"one {i},eins {i}" for i in range(40))]
