@@ -62,10 +62,10 @@ def with_capitals(corpus: ParallelCorpus, data: DataSettings, seed: int) -> Para
         pairs.append(pair)
         for kind, share in shares.items():
             if crc32("\t".join((str(seed), kind, *pair)).encode()) < share * 2**32:
-                copy = tuple(
+                source, target = (
                     in_capitals(*each, of_words=kind == "title") for each in zip(pair, languages, strict=True)
                 )
-                pairs += [copy] * (copy != pair)
+                pairs += [(source, target)] * ((source, target) != pair)
     return corpus.with_pairs(pairs)
 
 

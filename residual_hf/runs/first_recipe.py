@@ -230,8 +230,8 @@ def write_first_recipe(
         cleaning = None
         if recipe.data.cleaning is not None and not recipe.data.stream:  # whose pairs are cleaned block by block
             cleaning, reason_to_drop = CleaningReport(), pair_filter(recipe.data.cleaning)
-            for pair in PairReader(train).one_pass():
-                cleaning.count(reason_to_drop(*pair))
+            for texts in PairReader(train).one_pass():
+                cleaning.count(reason_to_drop(*texts))
         config = recipe.build_config(vocab_size=size.vocab_size) if tuning is None else tuning.start.model.config
         longest = config.max_position_embeddings
         if tokens > longest:
