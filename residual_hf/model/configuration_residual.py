@@ -113,8 +113,8 @@ class ResidualConfig(PreTrainedConfig):
         placeholders: source and target have tokens such as `<ph1>` in the place of placeholders, tags, addresses and
             numbers, see `placeholders.py`.
         term_tags: the source may have translations of its terms: `<term> dog <trans> Hund </term>`.
-        reads_capitals: trained with copies in capitals; others read a line in capitals in lower case, and its
-            translation is written in capitals.
+        reads_capitals: read a line in capitals as it is; by default it is read in lower case, and its translation is
+            written in capitals.
 
     Raises `huggingface_hub.errors.StrictDataclassError` (`ValueError` for an unknown mode or field) naming the field,
     its value and the allowed values.

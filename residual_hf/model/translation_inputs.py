@@ -133,7 +133,7 @@ class TranslationInputs:
     def edited(self, text: str) -> EditedText:
         """A text as the model reads it: with tokens in the place of placeholders, if the model was trained so.
 
-        A text in capitals is in lower case, unless the model was trained with capitals (`reads_capitals`).
+        A text in capitals is in lower case, unless the config has `reads_capitals`.
         """
         terms = self.terms(text)
         edited = masked(text, taken=terms) if self.has_placeholders else EditedText(text, terms)

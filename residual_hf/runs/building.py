@@ -62,7 +62,6 @@ def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict
         "language_tags": recipe.data.language_tags,
         "placeholders": recipe.data.placeholders,
         "term_tags": recipe.data.glossary is not None,
-        "reads_capitals": recipe.data.upper_case > 0,
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
