@@ -1,11 +1,12 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Text of a recipe with the tokens that its model reads: placeholders, and terms with their translations."""
+"""Text of a recipe as its model learns to read it: with placeholders, translations of terms, and capitals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from zlib import crc32
 
 from residual_hf.model.placeholders import (
     PLACEHOLDER_TOKENS,
@@ -16,6 +17,7 @@ from residual_hf.model.placeholders import (
     with_emoji,
     without_emoji,
 )
+from residual_hf.model.translation_inputs import in_capitals
 
 from .corpus import ParallelCorpus
 from .data_settings import DataSettings
@@ -51,6 +53,26 @@ def marked(
             edited = masked_pair(source, target, terms, learned=learned)
         pairs.append((edited[0].text, edited[1].text))
     return replace(corpus.with_pairs(pairs), raw_targets=corpus.raw_targets)
+
+
+def with_capitals(corpus: ParallelCorpus, data: DataSettings, seed: int) -> ParallelCorpus:
+    """A training corpus in which shares of the pairs are followed by copies of them in other case.
+
+    The choice depends on the seed and the text only, so that a stream or a resumed run makes the same one.
+    """
+    shares = {"upper": data.upper_case, "title": data.title_case}
+    if not any(shares.values()):
+        return corpus
+    languages, pairs = (corpus.source_lang, corpus.target_lang), []
+    for pair in corpus:
+        pairs.append(pair)
+        for kind, share in shares.items():
+            if crc32("\t".join((str(seed), kind, *pair)).encode()) < share * 2**32:
+                source, target = (
+                    in_capitals(*each, of_words=kind == "title") for each in zip(pair, languages, strict=True)
+                )
+                pairs += [(source, target)] * ((source, target) != pair)
+    return corpus.with_pairs(pairs)
 
 
 def unmarked(translations: Sequence[str], sources: Sequence[str], placeholders: bool) -> list[str]:

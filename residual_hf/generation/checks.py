@@ -108,13 +108,9 @@ TERMS = "terms"
 FLAGS = (*CHECKS, TERMS)
 
 
-def has_letters(text: str) -> bool:
-    return any(character.isalpha() for character in text)
-
-
 def _letters(text: str) -> str:
     return "".join(filter(str.isalpha, text.casefold()))
 
 
 def _has_loop(text: str) -> bool:
-    return any(has_letters(match[1]) for match in LOOP.finditer(text))
+    return any(_letters(match[1]) for match in LOOP.finditer(text))

@@ -12,7 +12,8 @@ from html.parser import HTMLParser
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from .checks import has_letters
+from residual_hf.model.translation_inputs import has_letters
+
 from .markup import Block, Inline
 
 VERBATIM = ("code", "kbd", "pre", "samp", "script", "style", "svg", "math", "textarea", "var", "rt", "rp")

@@ -30,9 +30,8 @@ from sentencex import segment
 from residual_hf.data.language_names import detected_as
 from residual_hf.model.alignment import Alignment, rewritten
 from residual_hf.model.placeholders import PLACEHOLDER
-from residual_hf.model.translation_inputs import languages_of
+from residual_hf.model.translation_inputs import has_letters, languages_of
 
-from .checks import has_letters
 from .inline import Block, Content, plain_text, read_block, restored
 from .inline import Inline as Inline
 from .long_text import space_between, split_text

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
@@ -50,6 +50,7 @@ TAG = re.compile(r"</?(?:[A-Za-z][^<>]*|\d+ ?/?)>")
 SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|{EMOJI.pattern}|\d\d+")
 PLACEHOLDER_TOKENS = tuple(f"<ph{number}>" for number in range(1, 11))
 TOKEN = re.compile("|".join(PLACEHOLDER_TOKENS))
+LETTERS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 
 class Edit(NamedTuple):
@@ -147,6 +148,16 @@ def removal(text: str, start: int, end: int) -> Edit:
     """The edit that removes a part of a text, and the space behind it if there is one before it."""
     between = text[end : end + 1] == " " and text[max(0, start - 1) : start] in ("", " ")
     return Edit(start, end + between, "")
+
+
+def rewritten_words(text: str, change: Callable[[re.Match[str]], str], taken: Sequence[Edit] = ()) -> EditedText:
+    """A text with other words, given by a function of their matches, outside of spans and of the edits `taken`."""
+    edits, place = [], 0
+    for kept in (*sorted((*spans_of(text, taken), *taken)), Edit(len(text), len(text), "")):
+        found = LETTERS.finditer(text, place, kept.start)
+        edits += [Edit(*word.span(), new) for word in found if (new := change(word)) != word[0]]
+        place = kept.end
+    return EditedText(text, sorted((*edits, *taken)))
 
 
 def restored(translation: str, source: EditedText) -> EditedText:
