@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -22,12 +24,13 @@ from transformers import (
     Speech2TextFeatureExtractor,
     Speech2TextProcessor,
 )
+from transformers.utils import cached_file
 
 from residual_hf import checkpoint_checks as checks
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, read_json
 from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
-from residual_hf.model.checksums import CHECKSUMS, write_checksums
+from residual_hf.model.checksums import CHECKSUMS, file_hash, files_of, write_checksums
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
 from residual_hf.model.modeling_single_stack import (
@@ -42,6 +45,9 @@ SHORTLIST = "shortlist.safetensors"
 
 PROCESSOR = ("processor_config.json", "preprocessor_config.json")
 """The files in which Transformers saves the features of a speech model."""
+
+CAUSES = ("missing_entries", "connection_errors", "gated_repo")
+"""Of a file on the Hub that `cached_file` can be told not to raise for."""
 
 SAVED: dict[str, tuple[type, Any]] = {  # the classes of saved models, and the Auto classes that load them
     cls.__name__: (cls, auto_class)
@@ -199,11 +205,15 @@ def model_folder(name: str | Path) -> str | Path:
 
 
 def identity(name: str | Path) -> dict[str, Any]:
-    """What tells models apart: the folder or name, and size and modification time of the weight files."""
+    """What tells models apart: the folder and a hash of its files, or the name on the Hub and the commit."""
     folder = Path(model_folder(name))
-    found = {path.name: path.stat() for path in sorted(folder.glob("*.safetensors"))}
-    weights = {path: [stat.st_size, stat.st_mtime_ns] for path, stat in found.items()}
-    return {"model": str(folder), "weights": weights}
+    if folder.is_dir():
+        files = files_of(folder) if (folder / "config.json").is_file() else {}
+        hashes = json.dumps({path: file_hash(file) for path, file in files.items()})
+        return {"model": str(folder), "content": hashlib.sha256(hashes.encode()).hexdigest()}
+    missing = dict.fromkeys([f"_raise_exceptions_for_{cause}" for cause in CAUSES], False)
+    config = cached_file(str(name), "config.json", **missing)  # of the newest commit
+    return {"model": str(name), "content": config and Path(config).parent.name}
 
 
 def move_to(model: Any, device: str | None = None, dtype: torch.dtype | None = None) -> None:

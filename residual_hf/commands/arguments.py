@@ -156,6 +156,7 @@ def made_with(options: argparse.Namespace, model: str) -> dict[str, Any]:
     from residual_hf.model.checksums import file_hash
 
     found = {name: getattr(options, name) for name in SEARCH} | identity(model) | {"glossary": None}
+    found["imports"] = [file_hash(path) for path in options.imports]
     if options.glossary is not None:
         Glossary.read(options.glossary)
         found["glossary"] = file_hash(options.glossary)

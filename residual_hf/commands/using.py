@@ -104,7 +104,7 @@ def run_translate(options: argparse.Namespace) -> int:
         stream_settings(options),
         source=source,
         output=options.output,
-        made_with=made_with(options, options.model),
+        made_with=None if options.output is None else made_with(options, options.model),
         resume=options.resume,
         overwrite=options.overwrite,
         inputs=[model_folder(options.model), *filter(None, [options.glossary])],
