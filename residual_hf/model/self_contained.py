@@ -71,11 +71,16 @@ def write_model_code(folder: str | os.PathLike, config: ResidualConfig) -> None:
     """Write the code of a model into a folder, and its classes into the `config.json` of the folder.
 
     A user's mode is saved too if its file imports, apart from installed packages, only model code of residual_hf;
-    otherwise a warning is logged.
+    otherwise a warning is logged, as it is if the files of residual_hf cannot be read, so that weights are saved.
     """
     folder = Path(folder)
     (folder / CHECKSUMS).unlink(missing_ok=True)  # of an earlier checkpoint in this folder
-    for name, text in model_code(config).items():
+    try:
+        files = model_code(config)
+    except OSError as error:
+        logger.warning(f"The model code is not saved in {folder}, which only loads where residual_hf is: {error}")
+        return
+    for name, text in files.items():
         (folder / name).write_text(text, "utf-8")
 
     values = json.loads((folder / "config.json").read_text("utf-8")) | code_fields(config)
@@ -98,9 +103,13 @@ def code_fields(config: ResidualConfig) -> dict[str, Any]:
 
 
 def model_code(config: ResidualConfig) -> dict[str, str]:
-    """Name and text of every file that `write_model_code` writes."""
+    """Name and text of every file that `write_model_code` writes, as they were when a process first asked."""
+    return dict(_code_with(tuple(config.mode(stack) for stack in config.stacks)))
+
+
+@cache
+def _code_with(modes: tuple[type[ResidualConnection], ...]) -> dict[str, str]:
     files = dict(_model_files(Path(__file__).parent))
-    modes = (config.mode(stack) for stack in config.stacks)
     for mode in {mode.__module__: mode for mode in modes}.values():  # importing a file registers all of its modes
         package, _, stem = mode.__module__.rpartition(".")
         if package != PACKAGE or f"{stem}.py" not in files:
