@@ -50,8 +50,13 @@ class RecordCallback(TrainerCallback):
             "update %d%s  %s",
             state.global_step,
             self._time_left(state) if "loss" in logs else "",
-            "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in logs.items()),
+            "  ".join(f"{k} {figure(v) if isinstance(v, float) else v}" for k, v in logs.items()),
         )
+
+
+def figure(value: float) -> str:
+    """A number with four digits, or as many as it has before the point: "0.03125", "12,314"."""
+    return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
 
 
 def duration(seconds: float) -> str:
@@ -101,7 +106,8 @@ class EvaluationSummary(TrainerCallback):
         if name not in metrics:
             return
         step, best = min(evaluations(state.log_history, self.metric).items(), key=lambda entry: entry[1])
-        logger.info("%s %.4g, best %.4g at update %d", self.metric, metrics[name], abs(best), step)
+        shown = figure(metrics[name]), figure(abs(best))
+        logger.info("%s %s, best %s at update %d", self.metric, *shown, step)
         if time.monotonic() - self.last_picture >= self.PICTURE_SECONDS:
             self._draw(state)
         self._advise()
@@ -136,7 +142,7 @@ class ProgressBar(ProgressCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and self.training_bar is not None and logs:
-            self.training_bar.set_postfix({name: f"{logs[name]:.3g}" for name in self.SHOWN if name in logs})
+            self.training_bar.set_postfix({name: figure(logs[name]) for name in self.SHOWN if name in logs})
 
 
 def show_progress(trainer: Trainer) -> None:
@@ -231,17 +237,20 @@ class StepsOfTheSettings(TrainerCallback):
 class InterruptCallback(TrainerCallback):
     """On the first Ctrl-C, SIGTERM or SIGHUP, saves a checkpoint and stops training; the second stops immediately.
 
-    A SIGHUP that the process ignores stays ignored, as under `nohup`. Several processes agree on it every
-    `AGREE_EVERY` updates, so that none waits for one that has stopped.
+    A SIGHUP that the process ignores stays ignored, as under `nohup`. After `max_minutes` it evaluates too, so that a
+    model can be made of the checkpoint. Several processes agree every `AGREE_EVERY` updates, so that none waits for
+    one that has stopped.
     """
 
     AGREE_EVERY = 10
 
-    def __init__(self) -> None:
-        self.interrupted = False
+    def __init__(self, max_minutes: float | None = None):
+        self.interrupted = self.out_of_time = False
+        self.seconds = math.inf if max_minutes is None else 60 * max_minutes
         self._previous: dict[int, Any] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.started = time.monotonic()
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if number != SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
@@ -259,10 +268,16 @@ class InterruptCallback(TrainerCallback):
         self._previous = {}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        out_of_time = time.monotonic() - self.started >= self.seconds
         if args.world_size > 1:
             if state.global_step % self.AGREE_EVERY:
                 return
-            self.interrupted = any(gather_object([self.interrupted]))
-        if self.interrupted:
+            self.interrupted, out_of_time = map(
+                any, zip(*gather_object([(self.interrupted, out_of_time)]), strict=True)
+            )
+        if self.interrupted or out_of_time:
+            self.out_of_time = not self.interrupted and state.global_step < state.max_steps
             control.should_save = True
+            if self.out_of_time:
+                control.should_evaluate = True
             control.should_training_stop = True

@@ -24,7 +24,7 @@ from residual_hf.model.profiling import profile_admin, set_profile, wants_profil
 from residual_hf.model.translation_inputs import position_limit
 
 from .acceleration import accelerated, cpu_precision
-from .callbacks import BranchWarmupCallback, StepsOfTheSettings, StreamPosition, is_out_of_patience
+from .callbacks import BranchWarmupCallback, StepsOfTheSettings, StreamPosition, figure, is_out_of_patience
 from .checkpoints import RecordChecksums, check_intact, complete_checkpoints, load_average, read_state
 from .divergence import DivergenceGuard
 from .ema import EMACallback
@@ -289,7 +289,7 @@ def train_sampler(corpus: EncodedCorpus, settings: TrainingSettings, processes: 
         order=settings.batch_order,
         processes=processes,
     )
-    logger.info("epoch: %s", ", ".join(f"{k} {v:.4g}" for k, v in sampler.statistics().items()))
+    logger.info("epoch: %s", ", ".join(f"{k} {figure(v)}" for k, v in sampler.statistics().items()))
     return sampler
 
 
