@@ -81,7 +81,7 @@ def test_evaluate_prints_scores_with_signatures(model_folder, tmp_path, capsys):
     for name in ("source", "reference"):
         (tmp_path / name).write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
     arguments = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
-    assert main(["evaluate", str(model_folder), *arguments]) == 0
+    assert main(["evaluate", str(model_folder), *arguments, "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert set(scores) == {"bleu", "chrf", "chrf++", "ter", "bleu_lowercase", "sentences", "seconds"}
     assert all("version:" in scores[name]["signature"] for name in ("bleu", "chrf", "chrf++", "ter"))
@@ -101,16 +101,16 @@ def test_a_missing_file_is_named_before_libraries_load(monkeypatch, tmp_path, ca
     assert main(arguments) == 2 and message in capsys.readouterr().err
 
 
-def test_scores_are_a_table_in_a_terminal(monkeypatch, capsys):
+def test_scores_are_a_line_and_a_table(capsys):
     bleu = {"value": 12.345678, "signature": "nrefs:1", "baseline": 9.5, "p_value": 0.0123456}
     report = {"updates": 2000, "valid": {"nll": 2.18123456, "bleu": bleu, "corpora": {"one": {"nll": 1.0}}}}
     report["test"] = {"ppl": 3.0, "runtime": 9.9, "metrics": {"rouge": {"rouge1": 0.5}}}
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     print_scores(report, argparse.Namespace(json=False))
     printed = capsys.readouterr().out
     assert "12.35" in printed and "12.345" not in printed
     lines = [re.split(" {2,}", line) for line in printed.splitlines()]
-    assert lines[0] == ["", "valid", "valid one", "test"] and ["nll", "2.181", "1.000"] in lines
+    assert lines[0] == ["test rouge rouge1 0.500; valid bleu 12.35"]
+    assert lines[2] == ["", "valid", "valid one", "test"] and ["nll", "2.181", "1.000"] in lines
     assert ["bleu p_value", "0.012"] in lines and lines[-1] == ["bleu: nrefs:1"] and "runtime" not in printed
     print_scores(report, argparse.Namespace(json=True))
     assert json.loads(capsys.readouterr().out) == report
@@ -127,7 +127,7 @@ def test_evaluate_scores_several_test_sets_and_writes_translations_and_their_tim
     ]
     scores = tmp_path / "scores"
     chosen = ["--output-dir", str(scores), "--baseline", str(model_folder), "--tokenize", "char", "--num-beams", "1"]
-    assert main(["evaluate", str(model_folder), *files, *chosen]) == 0
+    assert main(["evaluate", str(model_folder), *files, *chosen, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     one, two = printed["corpora"]["one"], printed["corpora"]["two"]
     assert printed["bleu"]["value"] == (one["bleu"]["value"] + two["bleu"]["value"]) / 2
@@ -153,7 +153,7 @@ def test_evaluate_detokenizes_text_of_moses(model_folder, tmp_path, capsys):
         (tmp_path / name).write_text(f"{line}\n", encoding="utf-8")
     files = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
     options = ["--target-lang", "en", "--baseline", str(tmp_path / "other"), "--pretokenized", "moses"]
-    assert main(["evaluate", str(model_folder), *files, *options]) == 0
+    assert main(["evaluate", str(model_folder), *files, *options, "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert scores["references"] == "detokenized" and scores["tokenized_bleu"]["reference_length"] == 7
     assert scores["ter"]["baseline"] == 0
@@ -182,7 +182,7 @@ def test_evaluate_compares_with_a_baseline_and_adds_metrics(model_folder, tmp_pa
     (tmp_path / "exact.py").write_text(METRIC)
     arguments = ["evaluate", str(model_folder), "--source", str(tmp_path / "source")]
     arguments += ["--reference", str(tmp_path / "reference"), "--metric", str(tmp_path / "exact.py")]
-    assert main([*arguments, "--baseline", str(tmp_path / "perfect")]) == 0
+    assert main([*arguments, "--baseline", str(tmp_path / "perfect"), "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert scores["bleu"]["baseline"] == pytest.approx(100) and scores["bleu"]["p_value"] < 0.05
     assert scores["metrics"] == {str(tmp_path / "exact.py"): {"exact": 0.0}}
