@@ -46,9 +46,6 @@ SHORTLIST = "shortlist.safetensors"
 PROCESSOR = ("processor_config.json", "preprocessor_config.json")
 """The files in which Transformers saves the features of a speech model."""
 
-CAUSES = ("missing_entries", "connection_errors", "gated_repo")
-"""Of a file on the Hub that `cached_file` can be told not to raise for."""
-
 SAVED: dict[str, tuple[type, Any]] = {  # the classes of saved models, and the Auto classes that load them
     cls.__name__: (cls, auto_class)
     for cls, auto_class in (
@@ -205,15 +202,19 @@ def model_folder(name: str | Path) -> str | Path:
 
 
 def identity(name: str | Path) -> dict[str, Any]:
-    """What tells models apart: the folder and a hash of its files, or the name on the Hub and the commit."""
-    folder = Path(model_folder(name))
-    if folder.is_dir():
-        files = files_of(folder) if (folder / "config.json").is_file() else {}
-        hashes = json.dumps({path: file_hash(file) for path, file in files.items()})
-        return {"model": str(folder), "content": hashlib.sha256(hashes.encode()).hexdigest()}
-    missing = dict.fromkeys([f"_raise_exceptions_for_{cause}" for cause in CAUSES], False)
-    config = cached_file(str(name), "config.json", **missing)  # of the newest commit
-    return {"model": str(name), "content": config and Path(config).parent.name}
+    """What tells models apart: the folder and a hash of its files, or the name on the Hub and the commit.
+
+    Raises `InputError` for a folder without a model.
+    """
+    checks.check_presence(folder := model_folder(name), f"model {name}")
+    if Path(folder).is_dir():
+        hashes = json.dumps({path: file_hash(file) for path, file in files_of(Path(folder)).items()})
+        return {"model": str(Path(folder)), "content": hashlib.sha256(hashes.encode()).hexdigest()}
+    try:
+        commit = Path(cached_file(str(name), "config.json")).parent.name  # the newest, if the Hub can be reached
+    except OSError:  # the error of loading says more
+        commit = None
+    return {"model": str(name), "content": commit}
 
 
 def move_to(model: Any, device: str | None = None, dtype: torch.dtype | None = None) -> None:

@@ -101,6 +101,40 @@ def test_a_missing_file_is_named_before_libraries_load(monkeypatch, tmp_path, ca
     assert main(arguments) == 2 and message in capsys.readouterr().err
 
 
+def test_figures_are_listed(capsys):
+    assert main(["figures"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("resi_dual-2 ") and "figure 2" in line for line in lines) and len(lines) > 20
+    assert main(["figures", "resi_dual-2"]) == 2 and "--output-dir: missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["letter.docx", "page.html", "text.en"])
+def test_a_missing_text_is_named_first(name, model_folder, tmp_path, capsys):
+    assert main(["translate", str(model_folder), str(tmp_path / name)]) == 2
+    assert capsys.readouterr().err == f"residual-hf translate: {tmp_path / name}: no such file\n"
+
+
+def test_messages_name_the_option_that_was_given(tmp_path, capsys):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter").touch()
+    (tmp_path / "text.en").write_text("one\n")
+    (tmp_path / "text.de").write_text("eins\n")
+    pairs = [str(tmp_path / "text.en"), str(tmp_path / "text.de")]
+    for given in (["--output-dir", str(tmp_path / "full")], [f"--output-dir={tmp_path / 'full'}"]):
+        assert main(["init", *pairs, *given]) == 2
+        assert capsys.readouterr().err.startswith(f"residual-hf init: --output-dir: {tmp_path / 'full'} exists")
+
+
+def test_an_interrupted_run_is_named_with_its_checkpoints(tmp_path, capsys):
+    for number in (5, 20):
+        (tmp_path / "run" / "checkpoints" / f"checkpoint-{number}").mkdir(parents=True)
+    (tmp_path / "run" / "run.json").write_text("{}")
+    assert main(["translate", str(tmp_path / "run")]) == 2
+    places = ", ".join(str(tmp_path / "run" / "checkpoints" / f"checkpoint-{number}") for number in (5, 20))
+    expected = f"a run that has not finished: continue it with train --resume, or use a checkpoint: {places}"
+    assert expected in capsys.readouterr().err
+
+
 def test_scores_are_a_line_and_a_table(capsys):
     bleu = {"value": 12.345678, "signature": "nrefs:1", "baseline": 9.5, "p_value": 0.0123456}
     report = {"updates": 2000, "valid": {"nll": 2.18123456, "bleu": bleu, "corpora": {"one": {"nll": 1.0}}}}
@@ -401,7 +435,7 @@ def test_all_verbs_with_models_or_recipes_import_modes_of_a_user(tmp_path, monke
             assert main([verb, *arguments, "--import", str(file)]) == 2
             sys.modules.pop("own_plus")
             assert "own_plus" in connections.LN_MODES, verb
-        assert "no such file" in capsys.readouterr().err, verb
+        assert "no such fo" in (error := capsys.readouterr().err) or "no such file" in error, verb
     for verb in (verb for group in GROUPS.values() for verb in group):
         with pytest.raises(SystemExit):
             main([verb, "--help"])
