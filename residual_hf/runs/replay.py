@@ -25,11 +25,11 @@ from residual_hf.base.files import (
     write_json_lines,
 )
 from residual_hf.base.processes import this_process
-from residual_hf.base.tables import as_table
+from residual_hf.base.tables import as_table, figure
 from residual_hf.data.glossary import Glossary
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.records.run_record import RunRecord
-from residual_hf.training.callbacks import figure, show_progress
+from residual_hf.training.callbacks import show_progress
 from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.training.diagnostics import FILE, DiagnosticsCallback, spikes
 from residual_hf.training.launch import check_launch, keep_freed_memory

@@ -19,6 +19,7 @@ from transformers.trainer_callback import ExportableState
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import append_json_lines, delete_replaced, write_atomically
 from residual_hf.base.interrupts import SIGHUP, SIGNALS
+from residual_hf.base.tables import duration, figure
 from residual_hf.model.branch_warmup import advance_branch_warmup
 from residual_hf.records.learning_curve import learning_curve
 
@@ -52,19 +53,6 @@ class RecordCallback(TrainerCallback):
             self._time_left(state) if "loss" in logs else "",
             "  ".join(f"{k} {figure(v) if isinstance(v, float) else v}" for k, v in logs.items()),
         )
-
-
-def figure(value: float) -> str:
-    """A number with four digits, or as many as it has before the point: "0.03125", "12,314"."""
-    return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
-
-
-def duration(seconds: float) -> str:
-    """A time in the largest unit that gives at least 2: "90 s", "5 min", "30 h", "4 days"."""
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 class EvaluationSummary(TrainerCallback):

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from transformers.trainer_callback import TrainerControl, TrainerState
 from transformers.trainer_utils import TrainOutput
 
+from residual_hf.base.tables import figure
 from residual_hf.checkpoint_checks import check_undamaged
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler, evaluation_batches
 from residual_hf.data.encoding import EncodedCorpus
@@ -24,7 +25,7 @@ from residual_hf.model.profiling import profile_admin, set_profile, wants_profil
 from residual_hf.model.translation_inputs import position_limit
 
 from .acceleration import accelerated, cpu_precision
-from .callbacks import BranchWarmupCallback, StepsOfTheSettings, StreamPosition, figure, is_out_of_patience
+from .callbacks import BranchWarmupCallback, StepsOfTheSettings, StreamPosition, is_out_of_patience
 from .checkpoints import RecordChecksums, check_intact, complete_checkpoints, load_average, read_state
 from .divergence import DivergenceGuard
 from .ema import EMACallback
