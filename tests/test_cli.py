@@ -111,7 +111,7 @@ def test_figures_are_listed(capsys):
 @pytest.mark.parametrize("name", ["letter.docx", "page.html", "text.en"])
 def test_a_missing_text_is_named_first(name, model_folder, tmp_path, capsys):
     assert main(["translate", str(model_folder), str(tmp_path / name)]) == 2
-    assert capsys.readouterr().err == f"residual-hf translate: {tmp_path / name}: no such file\n"
+    assert capsys.readouterr().err == f"residual-hf translate: no such file: {tmp_path / name}\n"
 
 
 def test_messages_name_the_option_that_was_given(tmp_path, capsys):

@@ -88,7 +88,7 @@ def run_translate(options: argparse.Namespace) -> int:
         raise InputError(f"--input: {options.input} given, must be absent with the file {options.file}")
     source = options.input if options.file is None else options.file
     if source is not None and not source.exists():
-        raise InputError(f"{source}: no such file{similar_path(source)}")
+        raise InputError(f"no such file: {source}{similar_path(source)}")
     if Path(options.model).is_file():
         raise InputError(f"model: {options.model} is a file, must be a folder or a name on the Hub, before the text")
     translate: Callable[..., None] = translate_file

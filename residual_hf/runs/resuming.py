@@ -111,7 +111,8 @@ def warn_about_rounding(folder: Path) -> None:
     record = RunRecord.read(folder)
     before = {name: (getattr(record, name) or "").split(THEN)[-1] for name in ("device", "kernels")} | record.versions
     present = {"device": device_name(), "kernels": kernels(), **versions()}
-    changes = [f"{name}: {old}, now {present[name]}" for name, old in before.items() if old and old != present[name]]
+    pairs = [(name, old, present.get(name)) for name, old in before.items() if old]
+    changes = [f"{name}: {old}, now {now}" for name, old, now in pairs if old != now]
     if record.device and changes:
         logger.warning(
             "the weights will differ in their last digits from those of an uninterrupted run, as sums are rounded in "
