@@ -298,7 +298,7 @@ def test_evaluate_names_what_does_not_fit(finished, tmp_path, capsys):
             ["--source", text, "--reference", text, "--sample-break-mode", "eos"],
             "--sample-break-mode: only with --text",
         ),
-        (["--text", text, "--context-window", "63"], "context_window: 63 given"),
+        (["--text", text, "--context-window", "63"], "--context-window: 63 given"),
     ):
         assert main(["evaluate", model, *arguments]) == 2
         assert message in capsys.readouterr().err
