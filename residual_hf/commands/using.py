@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError, requires
+from residual_hf.base.names import similar_path
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.text_files import uncompressed_name
 from residual_hf.documents import ARCHIVES, BINARY, DOCUMENTS, REFUSED
@@ -86,6 +87,8 @@ def run_translate(options: argparse.Namespace) -> int:
     if options.file is not None and options.input is not None:
         raise InputError(f"--input: {options.input} given, must be absent with the file {options.file}")
     source = options.input if options.file is None else options.file
+    if source is not None and not source.exists():
+        raise InputError(f"no such file: {source}{similar_path(source)}")
     if Path(options.model).is_file():
         raise InputError(f"model: {options.model} is a file, must be a folder or a name on the Hub, before the text")
     translate: Callable[..., None] = translate_file
@@ -107,7 +110,7 @@ def run_translate(options: argparse.Namespace) -> int:
         stream_settings(options),
         source=source,
         output=options.output,
-        made_with=made_with(options, options.model),
+        made_with=None if options.output is None else made_with(options, options.model),
         resume=options.resume,
         overwrite=options.overwrite,
         inputs=[model_folder(options.model), *filter(None, [options.glossary])],

@@ -17,6 +17,7 @@ from jinja2 import Environment, StrictUndefined
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, write_atomically
+from residual_hf.base.tables import duration
 from residual_hf.checkpoint import model_folder
 from residual_hf.checkpoint_checks import check_presence
 from residual_hf.data.cleaning import CleaningReport, pair_filter
@@ -32,7 +33,6 @@ from residual_hf.data.text_files import uncompressed_name
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.native import multiplies_bf16
-from residual_hf.training.callbacks import duration
 
 from .building import build_model
 from .fine_tuning import FineTuning, propose
