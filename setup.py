@@ -1,8 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The metadata is in pyproject.toml. Here are the optional libraries of kernels that `residual_hf.native` loads.
 
-One for each instruction set, from the same sources, and `_cpu`, which finds out what a CPU can run. They use nothing
-of Python, so that a wheel serves all its versions.
+One for each instruction set, from the same sources, and `_cpu`, compiled for any CPU, which finds out what this one
+can run. They use nothing of Python, so that a wheel serves all its versions.
 """
 
 import os
@@ -72,7 +72,7 @@ def library(name: str, sources: list[Path], flags: str = "", **macros: str) -> E
 
 def libraries() -> list[Extension]:
     interface = f"{zlib.crc32((FOLDER / 'native.h').read_bytes())}u"
-    sources = [path for path in FOLDER.glob("*.c") if path != CPU]
+    sources = [*FOLDER.glob("*.c")]  # with CPU: a library asks the system for the tiles of AMX
     sets = INSTRUCTION_SETS.get(architecture() or "", {})
     kernels = [
         library(f"_kernels_{name}", sources, flags, INTERFACE=interface, INSTRUCTION_SET=name.upper())

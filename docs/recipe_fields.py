@@ -48,7 +48,7 @@ def table(cls: type) -> str:
     for f in fields(cls):
         name = f"`{f.name}`" + " ↻" * f.metadata["may_change"]
         rows.append((name, values(hints[f.name], f), default(f), f.metadata["help"].replace("|", "\\|")))
-    return as_markdown(rows) + "\n"
+    return f'<div class="fields">\n\n{as_markdown(rows)}\n\n</div>\n'  # for a phone, see site.css
 
 
 def values(hint: Any, f: Field) -> str:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -22,12 +24,13 @@ from transformers import (
     Speech2TextFeatureExtractor,
     Speech2TextProcessor,
 )
+from transformers.utils import cached_file
 
 from residual_hf import checkpoint_checks as checks
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, read_json
 from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
-from residual_hf.model.checksums import CHECKSUMS, write_checksums
+from residual_hf.model.checksums import CHECKSUMS, file_hash, files_of, write_checksums
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import (
@@ -200,11 +203,19 @@ def model_folder(name: str | Path) -> str | Path:
 
 
 def identity(name: str | Path) -> dict[str, Any]:
-    """What tells models apart: the folder or name, and size and modification time of the weight files."""
-    folder = Path(model_folder(name))
-    found = {path.name: path.stat() for path in sorted(folder.glob("*.safetensors"))}
-    weights = {path: [stat.st_size, stat.st_mtime_ns] for path, stat in found.items()}
-    return {"model": str(folder), "weights": weights}
+    """What tells models apart: the folder and a hash of its files, or the name on the Hub and the commit.
+
+    Raises `InputError` for a folder without a model.
+    """
+    checks.check_presence(folder := model_folder(name), f"model {name}")
+    if Path(folder).is_dir():
+        hashes = json.dumps({path: file_hash(file) for path, file in files_of(Path(folder)).items()})
+        return {"model": str(Path(folder)), "content": hashlib.sha256(hashes.encode()).hexdigest()}
+    try:
+        commit = Path(cached_file(str(name), "config.json")).parent.name  # the newest, if the Hub can be reached
+    except OSError:  # the error of loading says more
+        commit = None
+    return {"model": str(name), "content": commit}
 
 
 def move_to(model: Any, device: str | None = None, dtype: torch.dtype | None = None) -> None:

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from residual_hf._version import __version__
 from residual_hf.base.errors import InputError, InputSettings, is_panic
-from residual_hf.base.files import read_json, read_text
+from residual_hf.base.files import RECORD, numbered_folders, read_json, read_text
 from residual_hf.base.names import check_repository
 from residual_hf.model import self_contained, tokenization_residual
 from residual_hf.model.checksums import of_model, of_training, refuse_damage
@@ -122,6 +122,10 @@ def check_presence(name: str | Path, where: str) -> None:
         check_repository(str(name), where)
         return
     if not (folder / "config.json").exists():
+        if (folder / RECORD).exists():
+            saved = [str(path) for path in numbered_folders(folder / "checkpoints", "checkpoint")]
+            use = f", or use a checkpoint: {', '.join(saved)}" if saved else ""
+            raise InputError(f"{where}: a run that has not finished: continue it with train --resume{use}")
         raise InputError(f"{where}: not a saved model: no config.json in it")
     if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
         raise InputError(f"{where}: no tokenizer (tokenizer.json) in it; save one with tokenizer.save_pretrained")

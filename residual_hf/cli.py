@@ -17,7 +17,7 @@ from .base.errors import BAD_INPUT, BROKEN_PIPE, DIVERGED, FAILED, INTERRUPTED, 
 from .base.files import NO_SPACE, expanded
 from .base.interrupts import signals_interrupt
 from .commands import analysis, load_package, sharing, training, using
-from .commands.arguments import Verb
+from .commands.arguments import Verb, option_of
 from .model.options import suggestion
 
 GROUPS = {"train": training.VERBS, "use": using.VERBS, "share": sharing.VERBS, "study": analysis.VERBS}
@@ -58,7 +58,7 @@ def run_verb(options: argparse.Namespace) -> int:
                     import_modes(path)
             return options.run(options) or 0
     except InputError as error:
-        print(f"{options.program}: {error}", file=sys.stderr)
+        print(f"{options.program}: {with_option(str(error), options.arguments)}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:  # what read the output has ended, `head` for example
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -74,6 +74,13 @@ def run_verb(options: argparse.Namespace) -> int:
             print(f"{options.program}: interrupted", file=sys.stderr)
             return INTERRUPTED
         raise
+
+
+def with_option(message: str, arguments: Sequence[str]) -> str:
+    """A message that begins with the name of a setting, with its option if the user has given that."""
+    name, colon, reason = message.partition(":")
+    option = option_of(name)
+    return f"{option}{colon}{reason}" if any(a.partition("=")[0] == option for a in arguments) else message
 
 
 class Parser(argparse.ArgumentParser):

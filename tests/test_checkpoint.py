@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
@@ -454,5 +455,16 @@ def test_a_model_is_the_same_under_all_spellings(model, tokenizer, tmp_path, mon
     (tmp_path / "run" / "run.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     first, *others = (identity(name) for name in ("run/model", "run/model/", "./run/model", "run"))
-    assert first["weights"] and all(other == first for other in others)
+    assert all(other == first for other in others)
     assert identity("user/name") != identity("user/other")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "generation_config.json"])
+def test_a_model_with_a_changed_file_is_another(name, model, tokenizer, tmp_path):
+    save_checkpoint(model, tokenizer, tmp_path / "model")
+    before, path = identity(tmp_path / "model"), tmp_path / "model" / name
+    stat, content = path.stat(), path.read_bytes()
+    changed = content.replace(b"\n", b" ", 1) if name.endswith(".json") else content[:-1] + bytes([content[-1] ^ 1])
+    path.write_bytes(changed)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # of the same size and time
+    assert identity(tmp_path / "model") != before

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -190,13 +191,25 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
 
     another = refusal("--modes", "post_ln", "--set", "training.max_updates=3")
     assert "post_ln_1l_s1: a finished run of another recipe" in another
+    assert refusal("--modes", "post_ln", "--set", "training.eval_bleu=false", "--set", "training.metric=bleu") == (
+        f"study.py: {tmp_path / 'recipe.yaml'}: training.eval_bleu: false given, must be true with metric 'bleu'"
+    )
     same_name = [f"keel model.{stack}_ln_mode_options.alpha=8" for stack in ("encoder", "decoder")]
     assert "two of the runs have the same folder" in refusal("--modes", *same_name)
+
+    study_module = as_module("comparison/study.py", monkeypatch)
+    low, high = (study_module.FinishedRun.read(finished) for _ in range(2))
+    for one, score in ((low, 0.0), (high, 0.09)):
+        one.metrics["valid"]["bleu"] = {"value": score, "signature": "nrefs:1|tok:13a"}
+    assert study_module.sign(high, low) == 0  # whatever the test says, scores below 1 say nothing
 
     (finished / "metrics.json").unlink()
     record = json.loads((finished / "run.json").read_text())
     (finished / "run.json").write_text(json.dumps({**record, "diverged": "diverged by update 2"}))
     assert cells(run(*study, "--modes", "post_ln", wider).split("NLL, valid:")[1], "post_ln") == ["diverged"]
+    curves = (tmp_path / "runs" / "curves.svg").read_text()
+    assert "every run diverged: post_ln" in " ".join(re.findall(r"<!-- (.*?) -->", curves))
+    assert "Commit None" not in curves and "Every run diverged" in run(*study, "--modes", "post_ln")
 
 
 def test_difference_of_modes_covers_seeds_and_sentences(monkeypatch):

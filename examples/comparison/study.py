@@ -6,9 +6,10 @@
 Every run is `residual-hf train` with `--set`, in its own folder. Run the command again to continue: finished runs are
 not repeated, unfinished ones are resumed. Scores are those of the test set, or of the validation set if the recipe has
 no test set. A cell shows the mean and the range over the seeds, and a star if the score differs from that of the first
-mode with p < 0.05 and in the same direction in every seed (paired bootstrap over the sentences, Koehn 2004). With
-several learning rates, another table shows each mode at the rate with its lowest validation NLL. `curves.svg`, `.png`
-and `.csv` in the output folder show the validation NLL over updates and over learning rates.
+mode with p < 0.05 and in the same direction in every seed (paired bootstrap over the sentences, Koehn 2004). BLEU
+below `LEAST` and NLL have no stars: `differences.py` tests NLL over seeds. With several learning rates, another table
+shows each mode at the rate with its lowest validation NLL. `curves.svg`, `.png` and `.csv` in the output folder show
+the validation NLL over updates and over learning rates.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from residual_hf.base.errors import DIVERGED
+from residual_hf.base.errors import DIVERGED, InputError
 from residual_hf.base.files import RECORD
 from residual_hf.base.modes import import_modes
 from residual_hf.base.tables import as_markdown
@@ -41,6 +42,7 @@ from residual_hf.runs.recipe import load_recipe
 sys.path.append(str(Path(__file__).parents[1] / "papers"))
 from points import Panel, Point, write_points
 
+LEAST = 1.0  # BLEU, below which no score says anything
 FIGURES = {"bleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU", "wer": "WER", "cer": "CER", "nll": "NLL"}
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -150,6 +152,8 @@ def sign(run: FinishedRun | None, other: FinishedRun | None) -> int:
     """
     if run is None or other is None or "corpora" in run.metrics[run.split]:
         return 0
+    if max(value(run, "bleu"), value(other, "bleu")) < LEAST:
+        return 0
     texts, references = zip(*(one.scored_text(one.split) for one in (run, other)), strict=True)
     tokenizer = tokenizer_of(run.metrics[run.split]["bleu"]["signature"])
     chance = paired_bootstrap(*texts, references[0], metrics=("bleu",), tokenize=tokenizer)["bleu"].p_value >= 0.05
@@ -201,7 +205,8 @@ def table_of_best_rates(results: Results, modes: Sequence[str], figure: str) -> 
         for setting in settings:
             rates = [column for column in columns_of(results) if replace(column, lr=None) == setting]
             best = min(rates, key=lambda rate: validation_nll(of(results, mode, rate)))
-            rows[-1].append(f"{cell(of(results, mode, best), [], figure)} at {best.lr:g}")
+            text, rate = cell(of(results, mode, best), [], figure), f"{best.lr:g}"
+            rows[-1].append(f"{text} at {'every rate' if text == 'diverged' else rate}")
     return as_markdown([["`ln_mode`", *(setting.title or "score" for setting in settings)], *rows])
 
 
@@ -235,7 +240,10 @@ def draw(results: Results, folder: Path) -> None:
     commits = sorted({commit[:12] for run in results.values() if run is not None for commit in run.record.commits})
     seeds = sorted({run.seed for run in results})
     drawn = "a dot is a run" if many else "lines are means, bands the range" if len(seeds) > 1 else "a line is a run"
-    caption = f"Commit {', '.join(commits) or 'unknown'}. Seeds: {', '.join(map(str, seeds))}; {drawn}."
+    caption = f"Commit {', '.join(commits)}. " * bool(commits) + f"Seeds: {', '.join(map(str, seeds))}; {drawn}."
+    lived = {run.mode for run, finished in results.items() if finished is not None}
+    if lost := list(dict.fromkeys(run.mode for run in results if run.mode not in lived)):
+        caption += f" Not drawn, as every run diverged: {', '.join(lost)}."
     write_points(folder, "curves", panels, points, caption)
 
 
@@ -261,9 +269,14 @@ def main() -> None:
     finished = train_all(runs, options)
     results = {run: finished[run] for run in runs}
     complete = [result for result in results.values() if result is not None]
+    if not complete:
+        print("Every run diverged: there is nothing to draw. Lower --lr, or raise --warmup.")
     for figure, name in FIGURES.items():
         if complete and value(complete[0], figure) is not None:
             print(f"{name}, {complete[0].split}:\n\n{table(results, options.modes, figure)}\n")
+            if figure in ("bleu", "nll") and len(options.modes) > 1:
+                starred = f"* differs from `{options.modes[0]}`, p < 0.05; below {LEAST:g} BLEU nothing is tested.\n"
+                print(starred if figure == "bleu" else "Differences of NLL are not tested.\n")
             if len(options.lr) > 1:
                 print(f"At the best learning rate:\n\n{table_of_best_rates(results, options.modes, figure)}\n")
     if complete and find_spec("matplotlib") is not None:
@@ -271,4 +284,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        sys.exit(f"study.py: {error}")

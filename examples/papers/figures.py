@@ -12,18 +12,21 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from all_figures import find_figures
+from all_figures import FIGURES, find_figures
 from figure import draw_figure
 from own_model import OwnModel, draw_for_model
 
 from residual_hf.base.errors import BAD_INPUT, InputError
 from residual_hf.base.files import check_space
+from residual_hf.base.tables import as_table
 from residual_hf.cli import main, script_parser
 
 
 def add_options(figures: argparse.ArgumentParser) -> None:
-    figures.add_argument("names", nargs="+", metavar="name", help="such as resi_dual-2, admin-3 or theorems; or all")
-    figures.add_argument("--output-dir", type=Path, required=True, help="folder for NAME.png, NAME.svg and NAME.csv")
+    figures.add_argument(
+        "names", nargs="*", metavar="name", help="such as resi_dual-2, or all; without a name, they are listed"
+    )
+    figures.add_argument("--output-dir", type=Path, help="folder for NAME.png, NAME.svg and NAME.csv")
     figures.add_argument("--modes", nargs="+", default=[], help="modes in addition to those of the published figure")
     figures.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="default: 1 2 3")
     figures.add_argument(
@@ -40,6 +43,11 @@ def add_options(figures: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if not options.names:
+        print(as_table([(figure.name, figure.source) for figure in FIGURES.values()]))
+        return 0
+    if options.output_dir is None:
+        raise InputError("--output-dir: missing, required to draw figures")
     figures, draw = find_figures(options.names), partial[list[Path]](draw_figure, full=options.full)
     if options.model is not None:
         if options.full:

@@ -32,7 +32,7 @@ from residual_hf.base.files import (
     write_json_lines,
 )
 from residual_hf.base.processes import this_process
-from residual_hf.base.tables import as_table
+from residual_hf.base.tables import as_table, figure
 from residual_hf.cli import main, script_parser
 from residual_hf.data.glossary import Glossary
 from residual_hf.data.pipeline import read_corpora
@@ -107,7 +107,7 @@ class Replay:
                 scores = spike_scores(table[index], table[:index])
                 name, factor = max(growth.items(), key=lambda item: item[1])
                 headroom = min(row["fp16_headroom"] for row in self.measured[step]["activations"])
-                figures = (f"{losses[step]:.4g}", f"{scores[0]:.1f}", f"{norms[step]:.4g}", f"{scores[1]:.1f}")
+                figures = (figure(losses[step]), f"{scores[0]:.1f}", figure(norms[step]), f"{scores[1]:.1f}")
                 rows.append((str(step), *figures, f"{name} x{factor:.3g}", f"{headroom:.1f}"))
         return as_table(rows)
 

@@ -225,13 +225,14 @@ def write_results(results: Sequence[Survival], setting: StressSetting, output_di
     panel = Panel("largest learning rate that survives", "layers", "learning rate", rows=many)
     points = [Point(panel.name, r.run.mode, r.run.seed, r.run.layers, r.largest_lr) for r in results]
     seeds = sorted({result.run.seed for result in results})
-    commits = sorted({str(result.run.commit)[:12] for result in results})
+    commits = sorted({result.run.commit[:12] for result in results if result.run.commit})
     caption = (
         "Stress test of Keel (Chen & Wei 2026), section 5.1. The learning rate rises linearly to "
         f"{setting.max_lr:g} over {setting.updates} updates of {setting.max_tokens} tokens of "
-        f"{setting.corpus}; the last before divergence. Width {setting.width}. Seeds: {', '.join(map(str, seeds))}. "
-        f"Commit {', '.join(commits)}."
+        f"{setting.corpus}; the last before divergence. Width {setting.width}. Seeds: {', '.join(map(str, seeds))}."
     )
+    if commits:
+        caption += f" Commit {', '.join(commits)}."
     markdown = output_dir / "stress.md"
     write_atomically(markdown, table(results) + "\n")
     return [markdown, *write_points(output_dir, "stress", [panel], points, caption)]

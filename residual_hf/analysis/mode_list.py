@@ -34,8 +34,12 @@ def modes_table() -> str:
 
 
 def warmup(mode: type[ResidualConnection]) -> str:
-    """Learning-rate warm-up in the paper of a mode; a class derived from another has its own paper."""
-    return vars(mode).get("warmup", ResidualConnection.warmup)
+    """Learning-rate warm-up in the paper of a mode, empty for a mode of a user that does not say.
+
+    A class derived from another has its own paper.
+    """
+    is_own = mode.__module__.startswith(ResidualConnection.__module__.rpartition(".")[0])
+    return vars(mode).get("warmup", ResidualConnection.warmup if is_own else "")
 
 
 def connection_parameters(name: str) -> int:
@@ -61,7 +65,8 @@ def describe_mode(name: str, exports: Mapping[str, str]) -> str:
     norm, style = mode.default_norm_type, mode.default_init_style
     lines.append(f"norm_type {norm}, init_style {style} unless the config says otherwise")
     lines.append(f"{connection_parameters(name):,} parameters beyond the sub-layers, in 6+6 layers of width 512")
-    lines.append(f"learning-rate warm-up: {warmup(mode)} in the paper")
+    if warmup(mode):
+        lines.append(f"learning-rate warm-up: {warmup(mode)} in the paper")
     if mode.folds_into:
         lines.append(f"folds into {mode.folds_into} (residual_hf.conversion.fold)")
     exported = (f"{to}{'' if plain == name else f' (as {plain})'}" for to, plain in exports.items())

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from inspect import signature
@@ -15,7 +14,7 @@ from types import NoneType
 from typing import Any, NamedTuple, get_args, get_origin
 
 from residual_hf.base.errors import InputError
-from residual_hf.evaluation.score_table import score_table
+from residual_hf.evaluation.score_table import score_line, score_table
 from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
 from residual_hf.model.options import type_hints
 
@@ -42,17 +41,15 @@ def add_overwrite(parser: argparse._ActionsContainer) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json", action="store_true", help="print scores as JSON, also in a terminal, where they are a table"
-    )
+    parser.add_argument("--json", action="store_true", help="print scores as JSON, not as a line and a table")
 
 
 def print_scores(report: Mapping[str, Any], options: argparse.Namespace) -> None:
-    """Print a report as a table in a terminal, and for machines as JSON."""
-    if sys.stdout.isatty() and not options.json:
-        print(score_table(report))
-        return
-    print(json.dumps(report, indent=2, ensure_ascii=False))
+    """Print a report as a line with the scores and a table, or with `--json` for machines."""
+    if options.json:
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        print(score_line(report), "", score_table(report), sep="\n")
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +127,10 @@ def add_search(parser: argparse.ArgumentParser, batch_tokens: int | None = None)
     add_field(parser, DecodingSettings, "max_tokens", flag="--batch-tokens", default=batch_tokens)
     parser.set_defaults(batch_tokens=batch_tokens)
     parser.add_argument(
-        "--glossary", type=Path, metavar="FILE", help="lines of a term, a tab and the translation that it must have"
+        "--glossary",
+        type=Path,
+        metavar="FILE",
+        help="lines of a term, a tab or semicolon, and its translation",
     )
     parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
     parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")
@@ -156,6 +156,7 @@ def made_with(options: argparse.Namespace, model: str) -> dict[str, Any]:
     from residual_hf.model.checksums import file_hash
 
     found = {name: getattr(options, name) for name in SEARCH} | identity(model) | {"glossary": None}
+    found["imports"] = [file_hash(path) for path in options.imports]
     if options.glossary is not None:
         Glossary.read(options.glossary)
         found["glossary"] = file_hash(options.glossary)

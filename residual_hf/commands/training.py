@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import sys
 from pathlib import Path
 
 from residual_hf.base.errors import DIVERGED, FAILED, INTERRUPTED, InputError
+from residual_hf.base.files import check_output_folder
 from residual_hf.base.yaml_files import read_yaml
 from residual_hf.data.data_settings import PAIR_FILES
 from residual_hf.data.pair_reader import check_paths
@@ -95,7 +97,11 @@ def add_init(init: argparse.ArgumentParser) -> None:
 
 def run_init(options: argparse.Namespace) -> None:
     given = [path for path in (options.source, options.target, *options.more) if path is not None]
-    check_paths(given)  # before PyTorch is loaded
+    check_paths(given)  # before PyTorch is loaded, as what follows
+    if options.folder is not None:
+        check_output_folder(options.folder, overwrite=options.overwrite, holds=["recipe.yaml"], inputs=given)
+    if options.trial_seconds is not None and not 0 <= options.trial_seconds < math.inf:
+        raise InputError(f"--trial: {options.trial_seconds} given, must be a number >= 0")
     load_package()
     from residual_hf.runs.first_recipe import write_first_recipe
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError, requires
+from residual_hf.base.names import similar_path
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.text_files import uncompressed_name
 from residual_hf.documents import ARCHIVES, BINARY, DOCUMENTS, REFUSED
@@ -86,6 +87,8 @@ def run_translate(options: argparse.Namespace) -> int:
     if options.file is not None and options.input is not None:
         raise InputError(f"--input: {options.input} given, must be absent with the file {options.file}")
     source = options.input if options.file is None else options.file
+    if source is not None and not source.exists():
+        raise InputError(f"no such file: {source}{similar_path(source)}")
     if Path(options.model).is_file():
         raise InputError(f"model: {options.model} is a file, must be a folder or a name on the Hub, before the text")
     translate: Callable[..., None] = translate_file
@@ -107,7 +110,7 @@ def run_translate(options: argparse.Namespace) -> int:
         stream_settings(options),
         source=source,
         output=options.output,
-        made_with=made_with(options, options.model),
+        made_with=None if options.output is None else made_with(options, options.model),
         resume=options.resume,
         overwrite=options.overwrite,
         inputs=[model_folder(options.model), *filter(None, [options.glossary])],
@@ -146,6 +149,42 @@ def run_transcribe(options: argparse.Namespace) -> None:
     for file, parts in zip(options.files, transcribe(options.model, **given), strict=True):
         lines = [f"{file}\t{part.begin:.2f}\t{part.end:.2f}\t{part.text}" for part in parts]
         print("\n".join(lines) if options.times else " ".join(part.text for part in parts), flush=True)
+
+
+def add_score(score: argparse.ArgumentParser) -> None:
+    score.add_argument("model", help="folder of a model or a run, or a name on the Hub")
+    score.add_argument(
+        "file", type=Path, nargs="?", help="lines of a source, a tab and a translation (default: standard input)"
+    )
+    score.add_argument("--source", type=Path, help="sources, with --translation in the place of `file`")
+    score.add_argument("--translation", type=Path, help="translations, one for each line of --source")
+    add_fields(score, StreamSettings, *LANGUAGES)
+    add_field(score, DecodingSettings, "max_tokens", flag="--batch-tokens")
+    add_field(score, DecodingSettings, "dtype", default="that of the model")
+    score.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
+    score.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")
+
+
+def run_score(options: argparse.Namespace) -> None:
+    from residual_hf.generation.scoring import read_pairs, scored
+    from residual_hf.generation.translator import Translator
+
+    files = (options.source, options.translation)
+    if (None in files) != (files == (None, None)) or (None not in files and options.file is not None):
+        raise InputError("--source, --translation: both must be given, or a file with both sides in their place")
+    check_lines_of_text(filter(None, (*files, options.file)))
+    loaded = {"device": options.device, "trust_remote_code": options.trust_remote_code, "dtype": options.dtype}
+    translator = Translator.from_pretrained(options.model, max_tokens=options.batch_tokens, **loaded)
+    languages = {name: getattr(options, name) for name in LANGUAGES}
+    for line in scored(translator, read_pairs(options.file, *files), **languages):
+        print(line)
+
+
+def check_lines_of_text(files: Iterable[Path]) -> None:
+    """Raise `InputError` for names of documents and of other structured files."""
+    for file in files:
+        if file.suffix.lower() in {*chain(*REFUSED.values()), *DOCUMENTS} - {".tsv"}:  # `score` reads pairs of it
+            raise InputError(f"{file}: is no file with lines of text; export its sentences, one in a line")
 
 
 def add_serve(serve: argparse.ArgumentParser) -> None:
@@ -234,6 +273,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
             inputs=[*pairs, *options.text, options.model, options.baseline, options.glossary],
             field="--output-dir",
         )
+    check_lines_of_text(pairs)
     with nullcontext() if options.output_dir is None else lock_of(options.output_dir):
         score(options)
 
@@ -278,5 +318,6 @@ VERBS = {
     "translate": Verb("translate lines of text, or a document", add_translate, run_translate),
     "transcribe": Verb("transcribe recordings of speech", add_transcribe, run_transcribe),
     "evaluate": Verb("score a model on test sets: BLEU, chrF, TER, COMET, perplexity", add_evaluate, run_evaluate),
+    "score": Verb("log-probabilities of given translations", add_score, run_score),
     "serve": Verb("serve models with LibreTranslate's HTTP API and a web page", add_serve, run_serve),
 }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 
 from residual_hf.base.errors import InputError, for_all, requires
 from residual_hf.base.files import expanded
+from residual_hf.model.checksums import file_hash
 
 from .corpus import ParallelCorpus
 from .data_settings import CorpusSpec
@@ -39,10 +41,9 @@ def features(samples: np.ndarray, extract: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Recording:
-    """`where`: its name in messages; `version`: changes with the content; `source`: a file, or gives its bytes."""
+    """`where`: its name in messages; `source`: a file, or gives its bytes."""
 
     where: str
-    version: str
     source: Path | Callable[[], bytes]
 
     def samples(self) -> np.ndarray:
@@ -72,6 +73,15 @@ class Recording:
         """The number of its frames. Raises `InputError` as `samples` does."""
         return 1 + (len(self.samples()) - WINDOW) // STEP
 
+    def digest(self) -> str:
+        """The sha256 of its bytes. Raises `InputError` for a file that cannot be read."""
+        try:
+            if isinstance(self.source, Path):
+                return file_hash(self.source)
+            return hashlib.sha256(self.source()).hexdigest()
+        except OSError as error:
+            raise self.error(f"cannot be read: {error}") from error
+
     def error(self, what: str) -> InputError:
         return InputError(f"{self.where}: {what}")
 
@@ -95,18 +105,14 @@ def recordings(spec: CorpusSpec, corpus: ParallelCorpus) -> list[Recording]:
         found = rows[int(source.partition(":")[0])][spec.source_column]
         return found["bytes"] or Path(found["path"]).read_bytes()
 
-    return [
-        Recording(f"{spec.title}: row {source}", f"{rows._fingerprint} {source}", partial(content, source))
-        for source in corpus.sources
-    ]
+    return [Recording(f"{spec.title}: row {source}", partial(content, source)) for source in corpus.sources]
 
 
 def recording(path: Path, place: str = "") -> Recording:
     """The recording in a file. Raises `InputError` for one that is missing, with the `place` that names it."""
     if not path.is_file():
         raise InputError(f"{place}{path}: {'not a file' if path.exists() else 'no such file'}")
-    stat = path.stat()
-    return Recording(str(path), f"{path.resolve()} {(stat.st_size, stat.st_mtime_ns)}", path)
+    return Recording(str(path), path)
 
 
 def cut_at_pauses(samples: np.ndarray, longest: float) -> Iterator[tuple[int, int]]:

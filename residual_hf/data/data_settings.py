@@ -311,9 +311,22 @@ class DataSettings(InputSettings):
         help="replace placeholders, tags, addresses and numbers that both sides have by tokens, so that they come "
         "through a translation unchanged",
     )
+    upper_case: float = option(
+        0.0,
+        minimum=0,
+        maximum=1,
+        help="share of the training pairs of which there is a copy in capitals; such as 0.05",
+    )
+    title_case: float = option(
+        0.0,
+        minimum=0,
+        maximum=1,
+        help="share of the training pairs of which there is a copy with a capital at the beginning of each word",
+    )
     glossary: str | Path | None = option(
         None,
-        help="file of lines `term<TAB>translation`, with which the model learns to translate terms as its source says",
+        help="file of lines `term<TAB>translation`, or CSV, with which the model learns to translate terms as its "
+        "source says",
     )
     block_size: int | None = option(
         None,
@@ -363,12 +376,14 @@ class DataSettings(InputSettings):
         if self.is_text:
             names = ("max_length", "cleaning", "language_tags", "pretokenized", "subword_regularization")
             unwanted = dict.fromkeys((*names, "glossary")) | {"bidirectional": False, "placeholders": False}
+            unwanted |= {"upper_case": 0, "title_case": 0}
         kind = "the text of a language model" if self.is_text else "sentence pairs"
         for name, default in unwanted.items():
             word = {None: "null", False: "false"}.get(default, default)
             self.require(getattr(self, name) == default, name, f"{word} for {kind}")
-        if self.marks_text:
-            self.require(self.pretokenized is None, "pretokenized", "null with placeholders or glossary")
+        if self.marks_text or self.upper_case or self.title_case:
+            allowed = "null with placeholders, glossary, upper_case or title_case"
+            self.require(self.pretokenized is None, "pretokenized", allowed)
         self.require(not (self.glossary and self.bidirectional), "bidirectional", "false with glossary")
         for name, spec in specs.items():
             for field in ("tag", "weight"):

@@ -196,10 +196,8 @@ def encode_corpus(
     path = None
     if cache_dir is not None:
         path = Path(cache_dir) / f"{name}-{_fingerprint(corpus, tokenizer, resegment or ())}.safetensors"
-        if path.exists():
-            if is_recorded(path):
-                return EncodedCorpus(load_file(path), resegment, **options)
-            logger.warning("%s is damaged: it is not the file recorded in %s; tokenizing again", path, CHECKSUMS)
+        if is_cached(path):
+            return EncodedCorpus(load_file(path), resegment, **options)
     logger.info("tokenizing %s: %d pairs", name, len(corpus))
     bar: dict[str, Any] = {"unit_scale": CHUNK, "unit": " pairs", "leave": False, "disable": None}
     starts = tqdm(range(0, len(corpus), CHUNK), f"tokenizing {name}", **bar)
@@ -210,6 +208,16 @@ def encode_corpus(
             save_file(result.arrays, temporary)
         write_checksums(path.parent, [path.name])
     return result
+
+
+def is_cached(*paths: Path) -> bool:
+    """Whether files of a cache exist and are as they were recorded; a warning names one that is not."""
+    if not all(path.exists() for path in paths):
+        return False
+    damaged = [path for path in paths if not is_recorded(path)]
+    for path in damaged:
+        logger.warning("%s is damaged: it is not the file recorded in %s; it is made again", path, CHECKSUMS)
+    return not damaged
 
 
 def _call(tokenizer: Any, side: str, texts: list[str]) -> Any:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -45,6 +46,8 @@ class Term(NamedTuple):
 class Glossary:
     """Translations of terms. A term without capitals is found in any case, others as they are written.
 
+    A term is found with the endings of regular plurals too, see `forms_of`; of other inflected forms, give rows.
+
     Args:
         rows: terms and translations; a term with several rows has several translations, of which the first is
             preferred.
@@ -54,22 +57,34 @@ class Glossary:
         self.targets: dict[str, tuple[str, ...]] = {}
         for source, target in rows:
             self.targets[source] = tuple(dict.fromkeys((*self.targets.get(source, ()), target)))
-        lower = {term for term in self.targets if term == term.lower()}
-        lists: dict[str, Any] = {"exact": self.targets.keys() - lower, "lower": lower}
+        self._terms = {form: term for term in self.targets for form in forms_of(term)} | {t: t for t in self.targets}
+        lower = {form for form in self._terms if form == form.lower()}
+        lists: dict[str, Any] = {"exact": self._terms.keys() - lower, "lower": lower}
         forms = {"exact": r"\L<exact>", "lower": r"(?i:\L<lower>)"}
         choice = "|".join(form for name, form in forms.items() if lists[name])  # an empty list matches nothing at all
         self._pattern = regex.compile(f"{BEGIN}(?:{choice}){END}", ignore_unused=True, **lists) if choice else None
 
     @classmethod
     def read(cls, path: str | Path) -> Glossary:
-        """Read lines "term<TAB>translation". Raises `InputError` with file and line for others."""
+        """Read lines "term<TAB>translation", or CSV with semicolons or commas.
+
+        Raises `InputError` with file and line for others.
+        """
         rows = []
         for number, line in enumerate(iter_lines(path), start=1):
-            cells = [cell.strip() for cell in line.split("\t")]
-            if not any(cells):
+            line = line.removeprefix("\ufeff")
+            mark = next((mark for mark in "\t;," if mark in line), "\t")
+            quoted = csv.reader([line], delimiter=mark, skipinitialspace=True) if mark != "\t" else [line.split("\t")]
+            cells = [cell.strip() for row in quoted for cell in row]
+            while cells and not cells[-1]:
+                cells.pop()
+            if not cells:
                 continue
             if len(cells) != 2 or not all(cells):
-                raise InputError(f"{path}: line {number} must be a term, a tab and its translation: {line[:80]!r}")
+                raise InputError(
+                    f"{path}: line {number} must be a term and its translation, with a tab, a semicolon or a comma "
+                    f"between them: {line[:80]!r}"
+                )
             rows.append((cells[0], cells[1]))
         if not rows:
             raise InputError(f"{path}: the glossary is empty")
@@ -82,11 +97,11 @@ class Glossary:
 
     def _targets_of(self, found: str) -> tuple[str, ...]:
         """The translations of a term as a text has it, whose letters may have several lower-case forms."""
-        known = self.targets.get(found) or self.targets.get(found.lower())
-        if known is not None:
-            return known
-        same = regex.compile(regex.escape(found), regex.IGNORECASE)
-        return next(targets for term, targets in self.targets.items() if term == term.lower() and same.fullmatch(term))
+        known = self._terms.get(found) or self._terms.get(found.lower())
+        if known is None:
+            same = regex.compile(regex.escape(found), regex.IGNORECASE)
+            known = next(term for form, term in self._terms.items() if form == form.lower() and same.fullmatch(form))
+        return self.targets[known]
 
     def annotations(self, text: str) -> list[Edit]:
         """Edits that say how to translate the terms of a text, for a model that was trained with them."""
@@ -109,6 +124,21 @@ class Glossary:
         """The terms of a source whose translations, also inflected ones, the translation has not."""
         missing = (t for t in self.find(source) if not any(occurs(each, translation) for each in t.targets))
         return [source[term.start : term.end] for term in missing]
+
+
+def forms_of(term: str) -> Iterator[str]:
+    """A term with the endings of regular plurals, if its last word has three letters or more.
+
+    These are -s, -es and -ies in any language, and those of German after a word with a capital, as nouns have there.
+    """
+    last = term.split()[-1] if term.split() else ""
+    if len(last) < 3 or not last.isalpha() or UNSPACED.search(last) or last.isupper():
+        return
+    yield from (term + ending for ending in ("s", "es"))
+    if last[-1] == "y" and last[-2].lower() not in "aeiou":
+        yield f"{term[:-1]}ies"
+    if last[0].isupper():
+        yield from (term + ending for ending in ("e", "en", "n"))
 
 
 def form_of(term: str, text: str) -> str | None:

@@ -1,13 +1,23 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Text of a recipe with the tokens that its model reads: placeholders, and terms with their translations."""
+"""Text of a recipe as its model learns to read it: with placeholders, translations of terms, and capitals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from zlib import crc32
 
-from residual_hf.model.placeholders import PLACEHOLDER_TOKENS, EditedText, masked, masked_pair, restored
+from residual_hf.model.placeholders import (
+    PLACEHOLDER_TOKENS,
+    EditedText,
+    masked,
+    masked_pair,
+    restored,
+    with_emoji,
+    without_emoji,
+)
+from residual_hf.model.translation_inputs import in_capitals
 
 from .corpus import ParallelCorpus
 from .data_settings import DataSettings
@@ -28,9 +38,13 @@ def training_edits(data: DataSettings) -> Callable[[ParallelCorpus], ParallelCor
 def marked(
     corpus: ParallelCorpus, *, placeholders: bool, glossary: Glossary | None = None, learned: bool = False
 ) -> ParallelCorpus:
-    """A corpus with tokens in the place of spans, see `masked_pair`, and with terms that a `glossary` teaches."""
+    """A corpus with tokens in the place of spans, see `masked_pair`, and with terms that a `glossary` teaches.
+
+    What is translated with neither (not `learned`) is without emoji, as `TranslationInputs` reads it.
+    """
     if not placeholders and glossary is None:
-        return corpus
+        read = list(corpus.sources) if learned else [without_emoji(source).text for source in corpus.sources]
+        return corpus if read == list(corpus.sources) else replace(corpus, sources=read)
     pairs = []
     for source, target in corpus:
         terms = [] if glossary is None else glossary.taught(source, target)
@@ -41,8 +55,27 @@ def marked(
     return replace(corpus.with_pairs(pairs), raw_targets=corpus.raw_targets)
 
 
+def with_capitals(corpus: ParallelCorpus, data: DataSettings, seed: int) -> ParallelCorpus:
+    """A training corpus in which shares of the pairs are followed by copies of them in other case.
+
+    The choice depends on the seed and the text only, so that a stream or a resumed run makes the same one.
+    """
+    shares = {"upper": data.upper_case, "title": data.title_case}
+    if not any(shares.values()):
+        return corpus
+    languages, pairs = (corpus.source_lang, corpus.target_lang), []
+    for pair in corpus:
+        pairs.append(pair)
+        for kind, share in shares.items():
+            if crc32("\t".join((str(seed), kind, *pair)).encode()) < share * 2**32:
+                source, target = (
+                    in_capitals(*each, of_words=kind == "title") for each in zip(pair, languages, strict=True)
+                )
+                pairs += [(source, target)] * ((source, target) != pair)
+    return corpus.with_pairs(pairs)
+
+
 def unmarked(translations: Sequence[str], sources: Sequence[str], placeholders: bool) -> list[str]:
-    """Translations of sources that were `marked`, with the spans in the place of tokens."""
-    if not placeholders:
-        return list(translations)
-    return [restored(text, masked(source)).text for text, source in zip(translations, sources, strict=True)]
+    """Translations of sources that were `marked`, with the spans in the place of tokens, and with emoji."""
+    restore, edit = (restored, masked) if placeholders else (with_emoji, without_emoji)
+    return [restore(text, edit(source)).text for text, source in zip(translations, sources, strict=True)]

@@ -19,6 +19,8 @@ from .pair_rows import HEADERS, Pair, find_language, is_forward, read_record, re
 from .text_files import LONGEST_LINE, LineReader, single_spaced, uncompressed_name
 
 LANGUAGE = re.compile(r"[a-z]{2,3}([_-][^\W_]+)*", re.IGNORECASE)
+REGION = re.compile(r"(?<!^zh)[_-](?:[A-Za-z]{2}|\d{3})$", re.IGNORECASE)
+"""The country of a code; that of Chinese says the script."""
 IN_NAME = re.compile(r"(?:^|[._-])([a-z]{2,3})[-_]([a-z]{2,3})$")
 LARGEST_PO = 64 * 2**20  # bytes; polib reads a file as a whole
 OPEN_TEXT = re.compile(r'^[ \t]*(?:msg[\w\[\]]+[ \t]*)?"(?:[^"\\\r\n]|\\.)*$', re.MULTILINE)
@@ -75,6 +77,12 @@ def languages_in(path: Path) -> Sequence[str]:
 def with_lower_language(code: str) -> str:
     """`en-US` for `EN-US`."""
     return f"{code[:3].lower()}{code[3:]}"
+
+
+def without_regions(languages: Sequence[str]) -> Sequence[str]:
+    """`en` and `de` for `en-GB` and `de-DE`; but `en-GB` and `en-US` differ by their regions."""
+    found = [REGION.sub("", code) for code in languages]
+    return found if len({*found}) == len(found) else languages
 
 
 def _units(spec: CorpusSpec) -> Iterator[Pair]:

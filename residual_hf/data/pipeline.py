@@ -29,7 +29,7 @@ from .data_settings import CleaningSettings, DataSettings, TokenizerSettings
 from .encoding import EncodedCorpus, encode, encode_corpus
 from .language_modeling import encode_chunks, encode_texts, pack
 from .language_names import adds_codes, set_languages
-from .marked_text import marked, marking_tokens, training_edits
+from .marked_text import marked, marking_tokens, training_edits, with_capitals
 from .mixture import mixed_indices, mixing_probabilities
 from .multilingual import concatenate, directions, language_tag, tag_corpus, training_pairs
 from .pair_reader import PairReader, locate_pair
@@ -101,6 +101,7 @@ def prepare(
     train = texts.get("train", [])
     if data.cleaning is not None and not data.stream:
         train = clean(train, data.cleaning, folder / "cleaning.json" if processes.is_main_process else None)
+    train = [with_capitals(corpus, data, seed) for corpus in train]
     held_out = {name: corpora for name, corpora in texts.items() if name != "train"}
     references = {
         name: [direction for corpus in corpora for direction in directions(corpus, data.bidirectional)]
@@ -111,7 +112,7 @@ def prepare(
     with processes.main_process_first():
         languages = [language_tag(language) for language in target_languages] if data.language_tags else []
         tags = languages + sorted({spec.tag for spec in data.train if spec.tag is not None}) + marking_tokens(data)
-        sample = first_pairs(data) if data.stream else train
+        sample = (with_capitals(corpus, data, seed) for corpus in first_pairs(data)) if data.stream else train
         if processes.is_main_process and not (folder / "tokenizer").exists():  # at the first start of a run
             sample = list(sample)
             if not data.is_text:  # of which many lines are blank or short

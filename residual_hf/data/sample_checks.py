@@ -43,6 +43,7 @@ MARKS = {
     "moses": {
         "escapes such as &apos; and &quot;": re.compile(r"&(?:apos|quot|amp|lt|gt|nbsp|#\d+|#x[\da-fA-F]+);"),
         "hyphens as @-@": re.compile(r"(?:^|\s)@[-/.,]@(?:\s|$)"),
+        "a space before the full stop or comma at their end": re.compile(r"[^\s.]{2} [.,。，]\s*$"),
     },
     "subwords": {
         "subwords joined by @@": re.compile(r"\S@@(?:\s|$)"),

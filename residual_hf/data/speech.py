@@ -16,13 +16,14 @@ from accelerate import PartialState
 from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError, for_all
-from residual_hf.base.files import atomic_file, expanded
+from residual_hf.base.files import atomic_file, expanded, read_json, write_json
 from residual_hf.checkpoint import extractor
+from residual_hf.model.checksums import write_checksums
 from residual_hf.model.configuration_residual import ResidualConfig
 
 from .audio import Recording, features, recordings
 from .data_settings import SPEC_AUGMENT, DataSettings, TokenizerSettings
-from .encoding import IGNORED, EncodedCorpus, encode_corpus
+from .encoding import IGNORED, EncodedCorpus, encode_corpus, is_cached
 from .multilingual import concatenate
 from .pipeline import Corpora, PreparedData, get_tokenizer
 from .text_warnings import warn_about_unknown_tokens
@@ -103,10 +104,19 @@ def spec_augment(frames: np.ndarray, masks: tuple[int, int, int, int], random: n
     return frames
 
 
-def features_file(found: Sequence[Recording], bins: int, folder: Path, name: str) -> Path:
-    """The file of the features of recordings, whose name has a hash of their versions."""
-    digest = hashlib.sha256("\n".join([str(bins), *(each.version for each in found)]).encode()).hexdigest()[:16]
-    return folder / f"{name}-{digest}.f32"
+def hash_recordings(found: Sequence[Recording]) -> str:
+    """A hash of the bytes of recordings, in their order."""
+    digests = for_all(Recording.digest, tqdm(found, "hashing recordings", **BAR))
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def check_same_recordings(digests: dict[str, str], path: Path) -> None:
+    """Record the hashes of recordings of a run in `path`. Raises `InputError` if it was started with others."""
+    before = read_json(path) if path.exists() else {}
+    for name in before.keys() & digests.keys() - {"test"}:
+        if before[name] != digests[name]:
+            raise InputError(f"data.{name}: other recordings than those that the run was started with ({path})")
+    write_json(path, digests)
 
 
 def compute_features(found: Sequence[Recording], lengths: np.ndarray, bins: int, path: Path) -> None:
@@ -122,6 +132,7 @@ def compute_features(found: Sequence[Recording], lengths: np.ndarray, bins: int,
             frames.tofile(file)
     with atomic_file(path.with_suffix(".npy")) as temporary, open(temporary, "wb") as file:
         np.save(file, lengths)
+    write_checksums(path.parent, [path.name, path.with_suffix(".npy").name])
 
 
 def prepare_speech(
@@ -152,16 +163,16 @@ def prepare_speech(
         raise InputError(f"data.features: {store} cannot be a folder: {error.strerror}") from error
     with PartialState().main_process_first():
         tokenizer = get_tokenizer(tokenizer_settings, data, transcripts, (), positions, folder / "tokenizer")
-        files = {name: features_file(found[name], bins, store, name) for name in names}
-        missing = [name for name, path in files.items() if not (path.exists() and path.with_suffix(".npy").exists())]
+        digests = {name: hash_recordings(found[name]) for name in names}
+        check_same_recordings(digests, folder / "recordings.json")
+        files = {name: store / f"{name}-{digests[name][:16]}-{bins}.f32" for name in names}
+        missing = [name for name, path in files.items() if not is_cached(path, path.with_suffix(".npy"))]
         every = [each for name in missing for each in found[name]]
         counted = iter(for_all(Recording.frames, tqdm(every, "recordings", **BAR)))
         new = {name: np.fromiter(islice(counted, len(found[name])), np.int64) for name in missing}
         encoded: dict[str, EncodedCorpus] = {}
         for name, path in files.items():
             lengths = new[name] if name in new else np.load(path.with_suffix(".npy"))
-            if (lengths < 2).any():
-                raise InputError(f"data.{name}: {path} has recordings of one frame: delete it")
             text = concatenate(texts[name], name)
             ids = encode_corpus(text, tokenizer, name=name, cache_dir=folder / "cache", sides=("target",)).arrays
             policy = data.spec_augment if name == "train" else None

@@ -22,7 +22,7 @@ from .cleaning import CleaningReport, clean_corpus, pair_filter
 from .corpus import ParallelCorpus, numbered
 from .data_settings import MOVABLE, DataSettings
 from .encoding import CHUNK, EncodedCorpus
-from .marked_text import training_edits
+from .marked_text import training_edits, with_capitals
 from .mixture import mixing_probabilities
 from .multilingual import training_pairs
 from .pair_reader import Cursor, PairReader, check_files, count_rows
@@ -218,6 +218,7 @@ class StreamedBatches(IterableDataset):
                     report = CleaningReport()
                     chunk = clean_corpus(chunk, reason_to_drop, report)
                     self.dropped.update(report.dropped)
+                chunk = with_capitals(chunk, self.data, self.seed)
                 yield training_pairs(chunk, self.data.bidirectional, self.data.language_tags, self._edited)
             self.dropped["empty"] += reader.skipped_empty
             reader.skipped_empty = 0

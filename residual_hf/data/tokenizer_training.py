@@ -1,13 +1,15 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Training of subword tokenizers that are lossless: decoding returns the text that was encoded.
+"""Training of subword tokenizers that read a text as a reader sees it, and lose nothing else of it.
 
 How this is done, with the `tokenizers` library:
 
-- No Unicode normalization. Characters that do not occur in the training text become UTF-8 bytes (`byte_fallback`, or
-  byte-level BPE).
-- "▁" marks a space and is prepended to the first word. Metaspace does not prepend it to a text that begins with a
-  space, so a leading space is doubled first. A "▁" in the text is escaped with noncharacters (code points that Unicode
-  reserves for internal use), and so is the escape character.
+- A text is normalized, as part of `tokenizer.json`: invisible characters are removed, white space of every kind
+  becomes single spaces, none at the ends, and letters have one form (NFC, ligatures, full width); see `as_seen`. The
+  rest of NFKC would lose what a translation needs: ², ½, ™, №, ①, … and full-width punctuation stay as they are.
+- Decoding returns the normalized text. Characters that do not occur in the training text become UTF-8 bytes
+  (`byte_fallback`, or byte-level BPE).
+- "▁" marks a space and is prepended to the first word. A "▁" in the text is escaped with noncharacters (code points
+  that Unicode reserves for internal use), and so is the escape character.
 - Pre-tokens consist of letters, digits or other characters, so that text never produces entries such as `</s>` or
   `<0x0A>`; with `split_special_tokens` a literal `</s>`, or the HTML tag `<s>`, is encoded as text.
 """
@@ -19,6 +21,7 @@ import json
 import logging
 import re
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -41,6 +44,27 @@ LONGEST = 4000
 _MARK = "▁"
 _ESCAPES = {"\ufdd0": "\ufdd0\ufdd1", _MARK: "\ufdd0\ufdd2"}  # the escape character first, undone last
 _BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+
+_BLANK = r"\s\x1c-\x1f\x85\u2800\u3164\uffa0"
+"""White space, separators of ASCII, and blanks of Braille and Hangul."""
+_JOINED = r"[\u0600-\u109f\u1700-\u18af\u1900-\u1cff\ua800-\uabff\ufb50-\ufdff\ufe70-\ufefc𐨀-𑿿𞤀-𞥟]"
+"""Scripts whose letters take other forms beside each other, from Arabic to Adlam."""
+_TAG = "[\U000e0020-\U000e007f]"
+_INVISIBLE = (
+    rf"(?![{_BLANK}]"
+    rf"|(?<={_JOINED})(?:\u200c(?={_JOINED})|\u200d)"  # in words of Persian and of India
+    r"|(?<=[\p{S}\ufe0f])\u200d(?=\p{S})|(?<=\p{S})[\ufe0e\ufe0f]|\ufe0f(?=\u20e3)"  # within an emoji
+    rf"|(?<={'|'.join('🏴' + _TAG * before for before in range(6))}){_TAG}"  # flags such as that of Wales
+    r"|(?<=[\u1820-\u18aa])[\u180b-\u180f]|[\u115f\u1160](?=[\u1160-\u11ff])"  # Mongolian, old Hangul
+    r")[\p{DI}\x00-\x1f\x7f\ufff9-\ufffb]"
+)
+"""Characters without a shape, and controls, except where they change what is seen."""
+_SAME = dict.fromkeys("\u2010\u2011", "-") | {
+    character: unicodedata.normalize("NFKC", character)
+    for character in map(chr, (*range(0xFB00, 0xFB07), *range(0xFF10, 0xFF5B)))
+    if character.isalnum()
+}
+"""Hyphens that look like "-", ligatures such as ﬁ, and letters and digits of full width."""
 
 
 def train_tokenizer(
@@ -76,7 +100,7 @@ def train_tokenizer(
         sentences = _checking_alphabet(sentences, settings.vocab_size, len(reserved))
     train = _train_unigram if settings.kind == "unigram" else _train_bpe
     trained = interruptible(lambda check: train(_checking(sentences, check), settings, reserved))
-    tokenizer = _with_processing(trained, settings.kind)
+    tokenizer = _with_processing(trained, settings.kind, language_tags)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.add_tokens([AddedToken(tag, normalized=True) for tag in language_tags])
     size = tokenizer.get_vocab_size()
@@ -101,13 +125,30 @@ def _reserved_entries(settings: TokenizerSettings, language_tags: Sequence[str])
     return (*SPECIAL_TOKENS, *language_tags, *(() if settings.kind == "byte_bpe" else _BYTES))
 
 
+def as_seen(start: str = "", tags: Sequence[str] = ()) -> list[normalizers.Normalizer]:
+    """The steps after which texts that look the same are the same.
+
+    Args:
+        start: what replaces white space and invisible characters before the first word. Metaspace marks this word if
+            it stands at the place 0 of the text as it was, or if it follows a space that does.
+        tags: which are no words.
+    """
+    unseen = rf"\A(?:[{_BLANK}]|{_INVISIBLE})+"
+    before = [normalizers.Replace(Regex(f"{unseen}(?={'|'.join(map(re.escape, tags))})"), "")] if tags else []
+    before += [normalizers.Replace(Regex(unseen), start), normalizers.Replace(Regex(_INVISIBLE), "")]
+    same = [normalizers.Replace(character, plain) for character, plain in _SAME.items()]
+    spaces = [normalizers.Replace(Regex(f"[{_BLANK}]+"), " "), normalizers.Strip(left=not start)]
+    return [*before, *same, normalizers.NFC(), *spaces]
+
+
 def _sentences(texts: Iterable[str]) -> Iterator[str]:
     if isinstance(texts, str):
         raise InputError(refusal("texts", texts, "a sequence of texts"))
-    empty = True
+    empty, normalizer = True, normalizers.Sequence(as_seen())
     for text in texts:
-        empty = empty and not text.strip()
-        yield text[:LONGEST]
+        text = normalizer.normalize_str(text[:LONGEST])
+        empty = empty and not text
+        yield text
     if empty:
         raise InputError("texts: no text to train a tokenizer on")
 
@@ -167,10 +208,9 @@ def _train_unigram(sentences: Iterable[str], settings: TokenizerSettings, reserv
     which is part of no other word never becomes an entry, however frequent (the same text then takes 6 to 48 % more
     tokens in our trials), and its scores differ between runs.
     """
-    unsupported = dict.fromkeys(map(ord, "\0\t\n\u2585"), " ")  # SentencePiece leaves out sentences with these
     written = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(sentence.translate(unsupported) for sentence in list(sentences)),
+    sentencepiece.SentencePieceTrainer.train(  # which leaves out sentences with U+2585
+        sentence_iterator=(sentence.replace("\u2585", " ") for sentence in list(sentences)),
         model_writer=written,
         model_type="unigram",
         vocab_size=settings.vocab_size - len(reserved) + 1,  # its <unk> is dropped below
@@ -198,18 +238,19 @@ def _word_pattern(space: str) -> Regex:
     return Regex(f"{space}?[{letters}]+|{space}?[{digits}]+|{space}?[^{space}{letters}{digits}]+|{space}")
 
 
-def _with_processing(trained: models.Model, kind: str) -> Tokenizer:
-    """A model with its normalizer, pre-tokenizer, post-processor and decoder."""
+def _with_processing(trained: models.Model, kind: str, tags: Sequence[str] = ()) -> Tokenizer:
+    """A model with its normalizer, pre-tokenizer, post-processor and decoder. `tags`: see `as_seen`."""
     tokenizer = Tokenizer(trained)
     tokenizer.post_processor = append_eos()
     if kind == "byte_bpe":
+        tokenizer.normalizer = normalizers.Sequence(as_seen())
         split = pre_tokenizers.Split(_word_pattern(" "), "isolated")
         to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
-    changes = [normalizers.Replace(plain, escaped) for plain, escaped in _ESCAPES.items()]
-    tokenizer.normalizer = normalizers.Sequence([*changes, normalizers.Replace(Regex(r"\A "), "  ")])
+    escapes = [normalizers.Replace(plain, escaped) for plain, escaped in _ESCAPES.items()]
+    tokenizer.normalizer = normalizers.Sequence([*as_seen(" ", tags), *escapes])
     split = pre_tokenizers.Split(_word_pattern(_MARK), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(_MARK, "first"), split])
     unescape = [decoders.Replace(escaped, plain) for plain, escaped in reversed(_ESCAPES.items())]

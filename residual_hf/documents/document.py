@@ -9,8 +9,8 @@ from pathlib import Path
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.language_names import bcp47
-from residual_hf.generation.checks import has_letters
 from residual_hf.generation.markup import Block
+from residual_hf.model.translation_inputs import has_letters
 
 LARGEST_TEXT = 64 * 2**20
 """Bytes of a file of text, which is read into memory."""

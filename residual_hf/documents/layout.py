@@ -13,9 +13,6 @@ from residual_hf.generation.markup import Block, Inline, plain_text
 from .literal_text import LINE
 
 SPACES = " \t\xa0\u2002\u2003\u2007\u2009\u202f\u3000"
-AFTER_WORD = re.compile(r"(?:[^\W\d_][^\w\s]*|\d)\Z")
-NOTE = re.compile(r"[\d*†‡§,–-]{1,5}")
-"""What an element has that the model does not read: a number directly after a word."""
 UNREAD = re.compile(r"<r[tp][\s>]", re.IGNORECASE)
 """The start tag of the reading of ruby text."""
 WIDE = re.compile(r"\s\s|\A\s.*\s\Z", re.DOTALL)
@@ -30,17 +27,7 @@ class Layout(NamedTuple):
     pieces: Block
 
 
-class Content(NamedTuple):
-    """The content of an element, and whether it is without text after a word, as notes are.
-
-    Of layout and of a note with text, `value` is the element of `_with_layout`.
-    """
-
-    value: Any
-    follows_word: bool = False
-
-
-def numbered(block: Block, contents: list[Content], edges: tuple[bool, bool] = (True, True)) -> Block:
+def numbered(block: Block, contents: list[Any], edges: tuple[bool, bool] = (True, True)) -> Block:
     """A block whose elements have numbers as content, which are the places of their contents in a list.
 
     Layout is an element: tabs, line breaks and pictures with the spaces around them. The model reads a line feed for
@@ -49,22 +36,17 @@ def numbered(block: Block, contents: list[Content], edges: tuple[bool, bool] = (
     """
     found: Block = []
     block = _with_layout(block, edges)
-    for place, (previous, piece, following) in enumerate(zip(["", *block], block, [*block[1:], ""], strict=False)):
+    for place, piece in enumerate(block):
         if isinstance(piece, str):
             found.append(piece)
-            continue
-        number = len(contents)
-        before, after = plain_text([previous])[-1:], plain_text([following])[:1]
-        if NOTE.fullmatch(plain_text([piece])) and AFTER_WORD.search(plain_text([previous])) and not after.isalnum():
-            piece = _layout([piece])
-        is_layout = isinstance(piece.content, Layout)
-        follows_word = not piece.keep and plain_text([piece]) == "" and before.strip() != "" and not after.isalnum()
-        contents.append(Content(piece if is_layout else piece.content, follows_word))
-        if is_layout:
-            found += [Inline(number, ["\n"] if piece.keep else [], piece.keep), *piece.pieces]
+        elif isinstance(piece.content, Layout):
+            found += [Inline(len(contents), ["\n"] if piece.keep else [], piece.keep), *piece.pieces]
+            contents.append(piece)
         else:
+            number = len(contents)
+            contents.append(piece.content)
             inner = edges[0] and place == 0, edges[1] and place == len(block) - 1
-            found.append(Inline(number, numbered(piece.pieces, contents, inner), piece.keep))
+            found.append(piece._replace(content=number, pieces=numbered(piece.pieces, contents, inner)))
     return _joined(found)
 
 
@@ -131,37 +113,29 @@ def _without_indent(piece: str | Inline) -> tuple[str, str | Inline]:
     return spaces, piece._replace(pieces=[first, *piece.pieces[1:]])
 
 
-def restored(block: list[Any], contents: list[Content]) -> Block:
+def restored(block: list[Any], contents: list[Any]) -> Block:
     """A block with the contents of its elements, after `numbered` and JSON, which makes lists of them."""
     found: Block = []
-    space = ""
     pending = list(block)
     for place, piece in enumerate(pending):
         if isinstance(piece, str):
-            found.append(space + piece)
-            space = ""
+            found.append(piece)
             continue
-        if space:
-            found.append(space)
-            space = ""
-        number, pieces, keep = piece
-        content, last = contents[number], found[-1] if found else ""
+        number, pieces, *marks = piece
+        value, last = contents[number], found[-1] if found else ""
         following = pending[place + 1] if place + 1 < len(pending) else None
-        value = content.value
-        is_layout = isinstance(value, Inline) and isinstance(value.content, Layout)
-        if is_layout and value.pieces:  # in the place of a space
+        if not (isinstance(value, Inline) and isinstance(value.content, Layout)):
+            found.append(Inline(value, restored(pieces, contents), *marks))
+            continue
+        if value.pieces:  # in the place of a space
             if isinstance(last, str) and last.endswith(" "):
                 found[-1] = last[:-1]
             elif isinstance(following, str):
                 pending[place + 1] = following = following.removeprefix(" ")
-        elif isinstance(last, str) and last[-1:] in (" ", "\n") and content.follows_word:
-            space = last[-1] if following is not None or last[-1] == "\n" else ""
-            found[-1] = last[:-1]
-        if is_layout:
-            found += _trimmed(value, is_first=not any(found), following=following)
-        else:
-            found.append(Inline(value, restored(pieces, contents), keep))
-    return _joined([*found, space] if space == "\n" else found)
+                if following == "":
+                    following = pending[place + 2] if place + 2 < len(pending) else None
+        found += _trimmed(value, is_first=not any(found), following=following)
+    return _joined(found)
 
 
 def _trimmed(layout: Inline, *, is_first: bool, following: Any) -> Block:

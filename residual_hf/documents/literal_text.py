@@ -56,7 +56,7 @@ def read_marks(parts: Iterable[str | Mark]) -> Block:
                 outside = stack[-1][1] if stack else root
                 if mark.name == part.name:
                     keep = mark.name.lower() in VERBATIM
-                    outside.append(Inline((mark.written, part.written), pieces, keep))
+                    outside.append(Inline((mark.written, part.written), pieces, keep, link=mark.name == "a"))
                     break
                 outside += [_empty(mark), *pieces]
         else:

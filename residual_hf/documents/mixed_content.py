@@ -64,7 +64,8 @@ def read_mixed(element: Any, dialect: Dialect, *, keeps_space: bool = False) -> 
         elif name in dialect.breaks:
             block.append(Inline(child, ["\n"], keep=True))
         elif name in dialect.paired:
-            block.append(Inline(child, read_mixed(child, dialect, keeps_space=keeps_space), _is_protected(child)))
+            pieces = read_mixed(child, dialect, keeps_space=keeps_space)
+            block.append(Inline(child, pieces, _is_protected(child), link=name == "a"))
         else:
             text = next((child.get(name) for name in dialect.shown if child.get(name)), "")
             if dialect.without_text is not None and name not in dialect.without_text and len(child) == 0:

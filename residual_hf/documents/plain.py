@@ -16,7 +16,7 @@ from residual_hf.generation.markup import Block
 from .document import Document, read_text
 from .literal_text import TAG, marked, read_marks, write_marks
 
-SPEAKER = re.compile(r"\s*(<[^>]*>)*\s*[-–—♪]")
+SPEAKER = re.compile(r"\s*(?:(?:<[^>]*>)+\s*)?[-–—♪]")
 """How a line of a subtitle begins that does not continue the one before."""
 VOICE = re.compile(r"\s*<v[ .]", re.IGNORECASE)
 WORD = re.compile(f"(?:{TAG.pattern}|[^ ])+")

@@ -21,7 +21,7 @@ from residual_hf.model.translation_inputs import languages_of
 
 from .catalogues import DEFAULTS, CatalogueOptions
 from .formats import read_document
-from .layout import Content, numbered, restored
+from .layout import numbered, restored
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class NumberedDocument:
 
     def __init__(self, path: Path, options: CatalogueOptions = DEFAULTS):
         self._document = read_document(path, options)
-        self._contents: list[list[Content]] = [[] for _ in self._document.blocks]
+        self._contents: list[list[Any]] = [[] for _ in self._document.blocks]
         self.blocks = list(map(numbered, self._document.blocks, self._contents))
         self._kept = {i for i, contents in enumerate(self._contents) if len(contents) > MOST_ELEMENTS}
         for number in self._kept:

@@ -22,7 +22,7 @@ from .archived import rewrite_archive
 from .document import Document, decoded, read_bytes
 from .mixed_content import Dialect, read_mixed, write_mixed
 
-CHARSET = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)|<\?xml[^>]+encoding=[\"']([\w-]+)", re.IGNORECASE)
+CHARSET = re.compile(rb"<meta[^<>]+charset=[\"']?([\w-]+)|<\?xml[^<>]+encoding=[\"']([\w-]+)", re.IGNORECASE)
 OPENING = re.compile("<(?=[A-Za-z/!?])")
 CONSTRUCT = re.compile(r"<(?:!--.*?--|[A-Za-z/](?:[^>\"']|\"[^\"]*\"|'[^']*')*|[!?](?!--)[^>]*)>", re.DOTALL)
 RAW = re.compile("<(script|style)", re.IGNORECASE)

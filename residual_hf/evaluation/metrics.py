@@ -240,7 +240,7 @@ def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> d
 
     def bleu(lowercase: bool) -> Metric:
         try:
-            return BLEU(lowercase=lowercase, tokenize=tokenize)
+            return BLEU(lowercase=lowercase, tokenize=tokenize, force=True)  # without advice to give this argument
         except (ImportError, OSError, RuntimeError) as error:
             extra = {"ja-mecab": "ja", "ko-mecab": "ko"}.get(tokenize)
             advice = f"pip install 'residual_hf[{extra}]', or choose char" if extra else error

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Scores as a table for people."""
+"""Scores as a line and as a table for people."""
 
 from __future__ import annotations
 
@@ -10,6 +10,24 @@ from residual_hf.base.tables import as_table
 
 WITHOUT = ("runtime", "samples_per_second", "steps_per_second", "epoch")
 """Figures of the Trainer that are no scores."""
+
+
+def score_line(report: Mapping[str, Any]) -> str:
+    """The scores of a report in one line, those of the test set before those of the validation set.
+
+    Of a language model the perplexities. Of several corpora, the mean.
+    """
+    inside = {name: part for name, part in _inside(report).items() if name != "corpora"}
+    lines = []
+    for name, part in sorted(inside.items(), key=lambda item: item[0] != "test") or [("", report)]:
+        scores = {
+            key: score["value"] for key, score in part.items() if isinstance(score, Mapping) and "value" in score
+        }
+        for metric, values in part.get("metrics", {}).items():
+            scores |= {f"{metric} {key}": value for key, value in values.items()}
+        scores = scores or {key: part[key] for key in ("ppl", "word_ppl", "nll") if key in part}
+        lines.append(f"{name} {', '.join(f'{key} {_shown(value)}' for key, value in scores.items())}".strip())
+    return "; ".join(lines)
 
 
 def score_table(report: Mapping[str, Any]) -> str:
@@ -23,10 +41,15 @@ def score_table(report: Mapping[str, Any]) -> str:
     return "\n".join([as_table(rows).lstrip("\n"), *signatures])
 
 
+def _inside(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The reports of splits and corpora inside a report."""
+    parts = {key: part for key, part in report.items() if isinstance(part, Mapping) and "value" not in part}
+    return {key: part for key, part in parts.items() if key != "metrics"}
+
+
 def _columns(report: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """The scores of a report, and those of the splits and corpora inside it, by their names."""
-    inside = {key: part for key, part in report.items() if isinstance(part, Mapping) and "value" not in part}
-    inside.pop("metrics", None)
+    inside = _inside(report)
     corpora = dict(inside.pop("corpora", {}))
     yield name or ("mean" if corpora else ""), {key: part for key, part in report.items() if key not in inside}
     for key, part in (corpora | inside).items():

@@ -46,17 +46,22 @@ def translate_corpus(
     Several processes share the work and get the same list. A model with language tags on the target side translates
     into the language of each label.
     """
-    tagged = model.config.language_tags == "target"
-    by_tag: dict[int | None, list[int]] = {}
-    for row in range(len(corpus)):
-        by_tag.setdefault(int(corpus[row]["labels"][0]) if tagged else None, []).append(row)
     ids: dict[int, list[int]] = {}
-    for tag, rows in by_tag.items():
-        arguments: dict[str, Any] = {"forced_bos_token_id": tag} if tagged else {}
+    for rows, arguments in rows_by_tag(model, corpus):
         arguments["shortlist"] = shortlist
         found = search(model, [corpus.source(row) for row in rows], settings, shared=True, **arguments)
         ids |= {row: best.ids for row, (best,) in zip(rows, found, strict=True)}
     return to_text(tokenizer, [ids[row] for row in range(len(corpus))])
+
+
+def rows_by_tag(model: Any, corpus: EncodedCorpus) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    """The rows of a corpus that are translated into one language, with the arguments of `search` for it."""
+    tagged = model.config.language_tags == "target"
+    by_tag: dict[int | None, list[int]] = {}
+    for row in range(len(corpus)):
+        by_tag.setdefault(int(corpus[row]["labels"][0]) if tagged else None, []).append(row)
+    for tag, rows in by_tag.items():
+        yield rows, {"forced_bos_token_id": tag} if tagged else {}
 
 
 def to_text(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:

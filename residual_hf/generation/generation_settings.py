@@ -100,7 +100,7 @@ class StreamSettings(InputSettings):
     flags: bool = option(
         False,
         help="write a tab and suspicions after each translation: repetition, copy, numbers, placeholders, tags, "
-        "length, terms (of a glossary)",
+        "length, sentences, terms (of a glossary)",
     )
     review: int = option(
         0, minimum=0, help="list so many lines at the end, as messages: those with suspicions, then low scores"

@@ -12,7 +12,8 @@ from html.parser import HTMLParser
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from .checks import has_letters
+from residual_hf.model.translation_inputs import has_letters
+
 from .markup import Block, Inline
 
 VERBATIM = ("code", "kbd", "pre", "samp", "script", "style", "svg", "math", "textarea", "var", "rt", "rp")
@@ -52,7 +53,8 @@ BOUNDARIES = frozenset(
 DEEPEST = 100  # inline elements within each other; further ones are dropped
 LONGEST_KEPT = 100  # characters of code, for example, that are read as a part of a sentence
 COMMENT_END, ABRUPT_END = re.compile("--!?>"), re.compile("-?>")
-SPACE = re.compile(r"[ \t\n\f\r]+")
+SPACES = " \t\n\f\r"
+SPACE = re.compile(f"[{SPACES}]+")
 LANGUAGE = re.compile(r"""((?<=[\s"'])(?:xml:)?lang\s*=\s*(["']?))([\w-]+)\2|"[^"]*"|'[^']*'""", re.IGNORECASE)
 """In a start tag: the attribute of the language; values of others."""
 _escape = partial(html.escape, quote=False)
@@ -101,12 +103,12 @@ class HTMLText:
             self._layout += map(_stays, tokens)
             return
         outside = []
-        for place, edge in ((0, r"^[ \t\n\f\r]*"), (-1, r"[ \t\n\f\r]*$")):
+        for place, strip in ((0, str.lstrip), (-1, str.rstrip)):
             text = tokens[place].text if tokens[place].kind == "text" else ""
-            outside.append(re.search(edge, text)[0])  # type: ignore[index]  # it matches any text
-            tokens[place] = tokens[place]._replace(text=re.sub(edge, "", text) if text else tokens[place].text)
-        first, last = (_stays(Token("text", space)) for space in outside)
-        self._layout += [first, len(self.blocks), last]
+            core = strip(text, SPACES)
+            outside.append(_stays(Token("text", text[: len(text) - len(core)] if place == 0 else text[len(core) :])))
+            tokens[place] = tokens[place]._replace(text=core if text else tokens[place].text)
+        self._layout += [outside[0], len(self.blocks), outside[1]]
         self.blocks.append(_read(tokens))
 
 
@@ -141,14 +143,14 @@ def _read(tokens: Sequence[Token]) -> Block:
         elif token.kind == "end":
             start, inner = stack.pop()
             assert start is not None
-            stack[-1][1].append(Inline((start.raw, token.raw), inner))
+            stack[-1][1].append(Inline((start.raw, token.raw), inner, link=start.tag == "a"))
         else:
             text = SPACE.sub(" ", token.text)
             if after_space and text.startswith(" "):
                 text = text[1:]
                 if pieces and _is_empty(pieces[-1]):  # two spaces with something between them
-                    (start, end), inner, keep = pieces[-1]
-                    pieces[-1] = Inline((start + " " * keep, end + " " * (not keep)), inner, keep)
+                    (start, end), keep = pieces[-1].content, pieces[-1].keep
+                    pieces[-1] = pieces[-1]._replace(content=(start + " " * keep, end + " " * (not keep)))
             after_space = text.endswith(" ") if text else after_space
             if token.kind == "other":
                 pieces.append(Inline((token.raw, ""), [text] if text else [], keep=True))

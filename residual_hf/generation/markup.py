@@ -23,16 +23,17 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from sentencex import segment
 
 from residual_hf.data.language_names import detected_as
 from residual_hf.model.alignment import Alignment, rewritten
 from residual_hf.model.placeholders import PLACEHOLDER
-from residual_hf.model.translation_inputs import languages_of
+from residual_hf.model.translation_inputs import has_letters, languages_of
 
-from .checks import has_letters
+from .inline import Block, Content, plain_text, read_block, restored
+from .inline import Inline as Inline
 from .long_text import space_between, split_text
 from .projection import Node, Placeholder, SentencePair, project
 from .translator import Hypothesis, Translator
@@ -45,16 +46,6 @@ MARKER = r"(?:[-*+•–—#>]+\s+)*"  # of lists, headings and quotations
 BEFORE_SENTENCE = re.compile(rf"\s*{MARKER}")
 UNUSUAL_SPACE = re.compile(r"[^\S ]")
 
-
-class Inline(NamedTuple):
-    """A part of a block with markup; see the module."""
-
-    content: Any
-    pieces: list[str | Inline] = []  # never changed
-    keep: bool = False
-
-
-Block = list[str | Inline]
 Translation = tuple[str, Alignment | None]
 T = TypeVar("T")
 
@@ -111,11 +102,6 @@ def paragraph_hypotheses(
             score = sum(known) / len(known) if known else None if parts else 0.0
             result.append(Hypothesis(text, score, aligned.pop(0) if aligned else None))
     return results
-
-
-def plain_text(block: Block) -> str:
-    """The text of a block, with that of its elements."""
-    return "".join(piece if isinstance(piece, str) else plain_text(piece.pieces) for piece in block)
 
 
 def document_for(
@@ -202,7 +188,8 @@ class _MarkedText:
     def __init__(self, block: Block, language: str, fits: Callable[[str], bool]):
         self.text, self.root = "", Node(None, 0)
         self._free = MOST_PLACEHOLDERS
-        self._read(block, self.root)
+        self._contents: list[Content] = []
+        self._read(read_block(block, self._contents), self.root)
         corners = self.root.corners()
         kept = [node for node in self.root.descendants() if node.element.keep and node.start < node.end]
         self.pieces: list[tuple[str, bool]] = []
@@ -237,7 +224,7 @@ class _MarkedText:
         parent.end = len(self.text)
 
     def join(self, translations: Sequence[Translation]) -> Block:
-        return project(self.root, self.text, *self._pairs(translations))
+        return restored(project(self.root, self.text, *self._pairs(translations)), self._contents)
 
     def aligned(self, translations: Sequence[Translation]) -> Alignment:
         target, pairs = self._pairs(translations)

@@ -3,15 +3,19 @@
 
 An element has one range of words of the translation: the one with the largest sum of `m - 1/2`, where m is the share
 of a word's attention that is on the words of the element. Ranges of elements side by side do not overlap, and those
-within an element are within its range.
+within an element are within its range. An element without such a range has the word that is aligned with it best; a
+link and an element within another one however weak that is, others only if the share is not tiny.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +23,7 @@ import regex
 
 from residual_hf.data.scripts import WITHOUT_SPACES, letters_of
 from residual_hf.model.alignment import Alignment, Array
+from residual_hf.model.placeholders import PLACEHOLDER, Edit, EditedText, removal
 
 LETTER = r"[\w\p{M}]"
 UNSPACED = letters_of(WITHOUT_SPACES).pattern
@@ -27,6 +32,7 @@ SPACED = rf"(?:(?!{UNSPACED}){LETTER})+"
 UNIT, PART = (regex.compile(rf"(?={UNSPACED})\X|{SPACED}{more}|(?!\s)\X") for more in (f"(?:{JOINT}{SPACED})*", ""))
 """A word, a character of a script without spaces, or a mark of punctuation; words may have marks inside, or not."""
 LEAST_SHARE = 0.1  # of the attention of a word that may be the only one of an element
+WITHIN_WORD = re.compile(r"\w\w")
 SAME = regex.compile(r"\d|\p{Lu}|\p{L}{5}")
 
 Range = tuple[int, int]
@@ -37,6 +43,7 @@ class Placeholder(NamedTuple):
 
     text: str
     keep: bool = True
+    link: bool = False
 
 
 class Node:
@@ -70,6 +77,7 @@ def project(root: Node, source: str, target: str, pairs: Sequence[SentencePair])
     """The pieces of a translated block: text, and the elements of `root` around their translations."""
     found = _Projection(root, source, target, pairs)
     found.place(root, (0, len(found.units)))
+    found.find_surplus()
     return found.pieces(root, (0, len(found.units)), (0, len(target)))
 
 
@@ -77,13 +85,21 @@ class _Projection:
     def __init__(self, root: Node, source: str, target: str, pairs: Sequence[SentencePair]):
         self.source, self.target = source, target
         corners = root.corners()
-        self.pairs = [_AlignedPair(pair, corners) for pair in pairs]
+        kept = (source[node.start : node.end].strip() for node in root.descendants() if node.element.keep)
+        self.kept = _Kept(kept, target)
+        self.pairs = [_AlignedPair(pair, corners, self._kept_in(pair)) for pair in pairs]
         self.units: list[Range] = []
         for pair in self.pairs:
             pair.first = len(self.units)
             self.units += [(a + pair.target_start, b + pair.target_start) for a, b in pair.target_units]
         self.starts, self.ends = ([unit[side] for unit in self.units] for side in range(2))
         self.ranges: dict[Node, Range] = {}
+        self.surplus: list[Range] = []
+
+    def _kept_in(self, pair: SentencePair) -> list[Range]:
+        start, end = pair.target_start, pair.target_start + len(pair.target)
+        first, last = (bisect_left(self.kept.spans, place, key=itemgetter(0)) for place in (start, end))
+        return [(a - start, b - start) for a, b in self.kept.spans[first:last] if b <= end]
 
     def place(self, node: Node, limits: Range) -> None:
         """Give the elements within a node their ranges, those first whose range is the clearest."""
@@ -128,13 +144,19 @@ class _Projection:
             if score > -np.inf:
                 return len(values) + score, place
         score, (first, last) = _best_range(values, low)
-        if score == 0 and not child.element.keep and values.size and values.max() > LEAST_SHARE - 0.5:
-            score, first = float(values.max()), low + int(values.argmax())
-            last = first + 1
         while first < last and text[0].isalnum() and not self._is_word(first):  # words begin and end with words
             first += 1
         while first < last and text[-1].isalnum() and not self._is_word(last - 1):
             last -= 1
+        if first == last and not child.element.keep:
+            has_words = any(map(str.isalnum, text))
+            fitting = [self._is_word(unit) or not has_words for unit in range(low, low + len(values))]
+            values = np.where(fitting, values, -np.inf)
+            needs_word = child.element.link or limits != (0, len(self.units))
+            least = -np.inf if needs_word else LEAST_SHARE - 0.5
+            if values.size and values.max() > least:
+                score, first = float(values.max()), low + int(values.argmax())
+                last = first + 1
         return score, (first, last)
 
     def _is_word(self, unit: int) -> bool:
@@ -165,6 +187,25 @@ class _Projection:
         place = len(self.units) if pair is None else pair.first + pair.place_of(child.start)
         return min(max(place, limits[0]), limits[1])
 
+    def find_surplus(self) -> None:
+        """Find the copies of placeholders that the translation has in addition to those of the source."""
+        owned = {(self.starts[first], self.ends[last - 1]) for first, last in self.ranges.values() if first < last}
+        more = Counter(self.target[start:end] for start, end in self.kept.placeholders(self.target))
+        more.subtract(self.source[start:end] for start, end in self.kept.placeholders(self.source))
+        for span in self.kept.placeholders(self.target):
+            text = self.target[slice(*span)]
+            if span not in owned and more[text] > 0:
+                more[text] -= 1
+                self.surplus.append(span)
+
+    def _text(self, start: int, end: int) -> str:
+        """A part of the translation without surplus copies."""
+        first, last = (bisect_left(self.surplus, place, key=itemgetter(0)) for place in (start, end))
+        if first == last:
+            return self.target[start:end]
+        edits = [removal(self.target, *span) for span in self.surplus[first:last] if span[1] <= end]
+        return EditedText(self.target[:end], [Edit(0, start, ""), *edits]).text
+
     def pieces(self, node: Node, units: Range, text: Range) -> list:
         """The content of a node whose translation has these units and characters."""
         found: list[Any] = []
@@ -176,7 +217,7 @@ class _Projection:
             end = start if is_empty else self.units[last - 1][1]
             if last == units[1] and child.end == node.end and not child.element.keep:
                 end = text[1]  # with the space at the end
-            before = self.target[place:start]
+            before = self._text(place, start)
             place = end
             element = child.element
             if element.keep:
@@ -185,7 +226,7 @@ class _Projection:
                 found += [before, " " * left, written, " " * right]
             else:
                 found += [before, element._replace(pieces=self.pieces(child, (first, last), (start, end)))]
-        return _merged([*found, self.target[place : text[1]]])
+        return _merged([*found, self._text(place, text[1])])
 
     def _spaces(self, child: Node, first: int, text: Range, last: int) -> tuple[bool, bool]:
         """Whether a kept element needs a space before it, and one behind it, in the place of a range of the target.
@@ -203,13 +244,45 @@ class _Projection:
         return glued and not left.strip(), self.target[end : end + 1].isalnum() and not right.strip()
 
 
+class _Kept:
+    """Where texts of elements that are kept are in a text: placeholders anywhere, others as words."""
+
+    def __init__(self, texts: Iterable[str], target: str):
+        self._texts = sorted({text for text in texts if text}, key=len, reverse=True)
+        self._names = {text for text in self._texts if PLACEHOLDER.fullmatch(text)}
+        taken = bytearray(len(target))
+        self.spans = self._spans(target, taken)
+        """In the translation; with them, placeholders that the source does not have."""
+        new = (match.span() for match in PLACEHOLDER.finditer(target) if self._names)
+        self.spans = sorted([*self.spans, *(span for span in new if not any(taken[slice(*span)]))])
+
+    def placeholders(self, text: str) -> list[Range]:
+        return [span for span in self._spans(text, bytearray(len(text))) if text[slice(*span)] in self._names]
+
+    def _spans(self, text: str, taken: bytearray) -> list[Range]:
+        """The longer ones where they overlap; their places become `taken`."""
+        found = []
+        for each in self._texts:
+            start = text.find(each)
+            while start >= 0:
+                end = start + len(each)
+                edges = (text[max(0, place - 1) : place + 1] for place in (start, end))
+                is_whole = each in self._names or not any(map(WITHIN_WORD.fullmatch, edges))
+                if is_whole and not any(taken[start:end]):
+                    found.append((start, end))
+                    taken[start:end] = bytes([1]) * len(each)
+                start = text.find(each, end)
+        return sorted(found)
+
+
 class _AlignedPair:
     """A pair of texts with the units of both; those of the source end where an element begins or ends.
 
     If this is within a word, those of the translation end in the same places of the same word, and at marks in others.
+    Those of the translation also end where a text of `kept` does.
     """
 
-    def __init__(self, pair: SentencePair, corners: Sequence[int]):
+    def __init__(self, pair: SentencePair, corners: Sequence[int], kept: Sequence[Range] = ()):
         self.pair, self.first = pair, 0
         self.source_start, self.target_start = pair.source_start, pair.target_start
         self.source_end = pair.source_start + len(pair.source)
@@ -225,7 +298,13 @@ class _AlignedPair:
             start, end = unit.span()
             if cuts := inside[bisect_right(inside, start) : bisect_left(inside, end)]:
                 divided[unit[0]] = [cut - start for cut in cuts]
-        self.target_units = [part for unit in UNIT.finditer(pair.target) for part in _parts(unit, divided)]
+        places = [0, *(place for span in kept for place in span), len(pair.target)]
+        self.target_units = [
+            part
+            for start, end in pairwise(places)
+            for unit in UNIT.finditer(pair.target, start, end)
+            for part in _parts(unit, divided)
+        ]
         self.weights = self._weights() if inside else None
 
     def _weights(self) -> Array:

@@ -28,6 +28,7 @@ class Progress(InputSettings):
     lines: int = option(minimum=0, help="number of lines of the source that are translated")
     bytes: int = option(minimum=0, help="size of their translations")
     source_sha256: str = option(help="hash of these lines")
+    sha256: str = option(help="hash of their translations")
 
 
 class ResumableFile:
@@ -63,7 +64,7 @@ class ResumableFile:
         for own in (self.partial, self.record):
             check_output_file(own, overwrite=True, inputs=inputs, field="--output")
         self.lock = Lock(path.with_name(f"{self.partial.name}.lock"), f"--output: {path}")
-        self.lines, self.size, self.digest = 0, 0, hashlib.sha256()
+        self.lines, self.size, self.digest, self.written = 0, 0, hashlib.sha256(), hashlib.sha256()
         self.resume, self.overwrite = resume, overwrite
 
     def __enter__(self) -> ResumableFile:
@@ -105,6 +106,7 @@ class ResumableFile:
             file.truncate()
             file.write(content)
         self.size += len(content)
+        self.written.update(content)
         self.lines += len(source)
         for line in source:
             self._hash(line)
@@ -126,8 +128,18 @@ class ResumableFile:
     def _hash(self, line: str) -> None:
         self.digest.update(line.encode() + b"\n")
 
+    def _hash_written(self, size: int) -> None:
+        """Hash the first `size` bytes of the partial file."""
+        if not size:
+            return
+        with open(self.partial, "rb") as file:
+            while size and (block := file.read(min(size, 1 << 20))):
+                self.written.update(block)
+                size -= len(block)
+
     def _write_record(self) -> None:
-        write_json(self.record, asdict(Progress(self.made_with, self.lines, self.size, self.digest.hexdigest())))
+        digests = self.digest.hexdigest(), self.written.hexdigest()
+        write_json(self.record, asdict(Progress(self.made_with, self.lines, self.size, *digests)))
 
     def _read_record(self) -> None:
         complete = f"; {self.path} is complete, --overwrite replaces it" if self.path.exists() else ""
@@ -142,4 +154,7 @@ class ResumableFile:
         changed = [f"{name} {before.get(name)!r}, now {now[name]!r}" for name in now if before.get(name) != now[name]]
         if changed:
             raise InputError(f"--resume: {self.partial} was made with {'; '.join(changed)}")
+        self._hash_written(record.bytes)
+        if self.written.hexdigest() != record.sha256:
+            raise InputError(f"--resume: {self.partial} was changed after it was written; use --overwrite")
         self.lines, self.size, self.expected_digest = record.lines, record.bytes, record.source_sha256

@@ -214,7 +214,8 @@ def check_lengths(
     long, first, lines = LongLines(translator.inputs.positions, treatment, name), 1, iter(lines)
     while window := list(islice(lines, CHECKED_TOGETHER)):
         if long.positions is not None and treatment == "error":
-            numbers = [i for i, line in enumerate(window) if len(line.strip()) > long.positions // 4]
+            large = (i for i, line in enumerate(window) if len(line.strip()) > long.positions // 4)
+            numbers = [i for i in large if translator.inputs.kept(window[i]) is None]
             encoded, _ = translator.encode([window[i] for i in numbers], *languages)
             for i, ids in zip(numbers, encoded, strict=True):
                 if len(ids) > long.positions:

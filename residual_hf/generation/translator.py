@@ -56,6 +56,7 @@ class TermPlace(NamedTuple):
     term: str
     pieces: Sequence[str] = ()
     keep: bool = False
+    link: bool = False
 
 
 class SentencePart(NamedTuple):
@@ -159,7 +160,7 @@ class Translator:
         Returns:
             A translation for one sentence, a list in the order of the sentences for several. With
             `num_return_sequences` above 1 each translation is a list, best first unless sampled. Empty sentences have
-            empty translations.
+            empty translations; sentences without letters are their own (see `TranslationInputs.kept`).
 
         Raises:
             InputError: a language is missing or not one of the model, or a sentence is too long.
@@ -215,9 +216,9 @@ class Translator:
             raise InputError(refusal("long", long, f"one of {', '.join(map(repr, LONG_TEXT))}"))
         encoded, arguments = self.encode(sentences, source_lang, target_lang)
         limit = self.inputs.positions
-        parts = [
-            [SentencePart(ids, text)] if text.strip() else [] for text, ids in zip(sentences, encoded, strict=True)
-        ]
+        kept = list(map(self.inputs.kept, sentences))
+        read = zip(sentences, encoded, kept, strict=True)
+        parts = [[SentencePart(ids, text)] if same is None else [] for text, ids, same in read]
         for i, ids in enumerate(encoded):
             if limit is not None and parts[i] and len(ids) > limit:
                 on_long(i, len(ids))
@@ -229,10 +230,10 @@ class Translator:
                 parts[i] = self._shortened(sentences[i], long, limit, source_lang, target_lang)
         flat = [part for row in parts for part in row]
         arguments |= {"scores": scores, "shared": shared, "progress": progress, **generate_arguments}
-        read = [part.ids for part in flat], [part.text for part in flat]
-        found = iter(self.translate_encoded(*read, count, aligned=alignments, **arguments))
-        rows = zip(sentences, parts, strict=True)
-        return [joined(row, [next(found) for _ in row], count, text) for text, row in rows]
+        texts = [part.ids for part in flat], [part.text for part in flat]
+        found = iter(self.translate_encoded(*texts, count, aligned=alignments, **arguments))
+        rows = zip(sentences, parts, kept, strict=True)
+        return [joined(row, [next(found) for _ in row], count, text, same or "") for text, row, same in rows]
 
     def translate_encoded(
         self,
@@ -464,11 +465,11 @@ def check_glossary_use(model: Any) -> None:
 
 
 def joined(
-    parts: list[SentencePart], found: list[list[Hypothesis]], count: int, sentence: str = ""
+    parts: list[SentencePart], found: list[list[Hypothesis]], count: int, sentence: str = "", kept: str = ""
 ) -> list[Hypothesis]:
-    """The k-th translation of a sentence has the k-th hypothesis of each part."""
+    """The k-th translation of a sentence has the k-th hypothesis of each part; without parts it is `kept`."""
     if not parts:
-        return [Hypothesis("", 0.0, Alignment(sentence, "", ()))] * count
+        return [Hypothesis(kept, 0.0, Alignment(sentence, kept, ()))] * count
     results = []
     for rank in zip(*found, strict=True):
         texts = [hypothesis.text for hypothesis in rank]

@@ -123,6 +123,7 @@ def write_card(
             picture=picture.name if curve else None,
             ends_text=has_end(run),
             shortlist=(run.folder / "model" / SHORTLIST).exists(),
+            uses_shortlist=any((run.metrics.get(split) or {}).get("shortlist") for split in ("test", "valid")),
             segmented=(run.recipe.get("tokenizer") or {}).get("kind") == "pretokenized",
             start=run.starts_from,
             connections=[describe_mode(mode) for mode in run.ln_modes],

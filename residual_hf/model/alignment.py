@@ -9,7 +9,6 @@ its noun, but the noun does so more. `examples/benchmarks/README.md` has the acc
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher
@@ -20,13 +19,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from .placeholders import Edit, EditedText
+from .placeholders import BARE_WORD, WORD, Edit, EditedText
 
 ROUNDS, NO_WORD = 2, 0.03
 """Of the algorithm of Sinkhorn and Knopp, by which words compete for those of the source, and what these keep."""
 TOKENS_TOGETHER = 2000  # tokens of a side whose logits are in memory at a time
-WORD = re.compile(r"\S+")
-LETTERS = re.compile(r"\w(?:\S*\w)?")
 Array = np.ndarray
 Spans = Sequence[tuple[int, int]] | Array
 """Start and end of parts of a text, in characters, (parts, 2)."""
@@ -103,7 +100,7 @@ class Alignment(NamedTuple):
 def word_spans(text: str, *, bare: bool = False) -> Array:
     """Where the words of a text are, (words, 2); `bare` ones without punctuation around them."""
     words = WORD.finditer(text)
-    found = ((bare and LETTERS.search(text, *word.span())) or word for word in words)
+    found = ((bare and BARE_WORD.search(text, *word.span())) or word for word in words)
     return np.array([word.span() for word in found], dtype=int).reshape(-1, 2)
 
 

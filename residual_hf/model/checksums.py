@@ -28,7 +28,7 @@ def write_checksums(folder: Path, names: Iterable[str] | None = None, forget: It
 
     Cards are left out: people edit them.
     """
-    files = _files(folder)
+    files = files_of(folder)
     sums = {} if names is None else _recorded(folder) or {}
     sums |= {name: file_hash(files[name]) for name in (files if names is None else names)}
     sums = {name: sums[name] for name in sorted(sums.keys() - set(forget))}
@@ -62,7 +62,7 @@ def find_damage(folder: str | os.PathLike, wanted: Callable[[str], bool] | None 
         return None
     if (sums := _recorded(folder)) is None:
         return f"{folder / CHECKSUMS} is damaged"
-    files = _files(folder)
+    files = files_of(folder)
     for name in sorted(sums.keys() - files.keys()):
         if wanted is None or (wanted(name) and name.endswith("config.json")):
             return f"{folder / name} is missing"
@@ -87,6 +87,7 @@ def _recorded(folder: Path) -> dict[str, Any] | None:
     return sums if isinstance(sums, dict) and sums else None
 
 
-def _files(folder: Path) -> dict[str, Path]:
+def files_of(folder: Path) -> dict[str, Path]:
+    """The files of a folder, at any depth, by name; without cards and the record."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix not in EDITED)
     return {path.relative_to(folder).as_posix(): path for path in paths if path.name.lstrip(".") != CHECKSUMS}

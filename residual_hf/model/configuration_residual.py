@@ -9,7 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import Field, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, cast
 
 from huggingface_hub.dataclasses import strict
@@ -23,7 +23,7 @@ from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
 from .ln_modes import NormAtEnd
 from .norms import TEXT_NORM_TYPES
-from .options import BOUNDS, from_mapping, option, unknown_choice, unknown_name
+from .options import check_choice, check_declared, from_mapping, option, unknown_choice, unknown_name
 from .presets import PRESETS
 from .self_contained import code_fields, write_model_code
 from .stack_config import StackConfig
@@ -116,6 +116,8 @@ class ResidualConfig(PreTrainedConfig):
         placeholders: source and target have tokens such as `<ph1>` in the place of placeholders, tags, addresses and
             numbers, see `placeholders.py`.
         term_tags: the source may have translations of its terms: `<term> dog <trans> Hund </term>`.
+        reads_capitals: read a line in capitals as it is; by default it is read in lower case, and its translation is
+            written in capitals.
 
     Raises `huggingface_hub.errors.StrictDataclassError` (`ValueError` for an unknown mode or field) naming the field,
     its value and the allowed values.
@@ -191,6 +193,7 @@ class ResidualConfig(PreTrainedConfig):
     language_tags: str | None = option(None, choices=(None, "source", "target"))
     placeholders: bool = False
     term_tags: bool = False
+    reads_capitals: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
         has_code = "auto_map" in kwargs  # of a checkpoint, which may have the mode
@@ -487,21 +490,3 @@ def fields_of(stack: str) -> list[str]:
     """The fields that only one stack has."""
     names = [f.name for f in fields(ResidualConfig) if f.name.startswith(f"{stack}_")]
     return [name for name in names if name not in ("decoder_vocab_size", "decoder_start_token_id")]
-
-
-def check_declared(f: Field, value: Any) -> None:
-    """Raise `ValueError` unless the value of a field has the choices and bounds that its `option` declares."""
-    if choices := f.metadata.get("choices"):
-        check_choice(f.name, value, choices)
-    for names in (("above", "minimum", "below"), ("maximum",)):
-        bounds = {name: f.metadata[name] for name in names if f.metadata.get(name) is not None}
-        if not all(BOUNDS[name].holds(value, bound) for name, bound in bounds.items()):
-            allowed = " and ".join(
-                "finite" if bound == math.inf else f"{BOUNDS[name].words} {bound}" for name, bound in bounds.items()
-            )
-            raise ValueError(f"{f.name} must be {allowed}, not {value}")
-
-
-def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} cannot be {value!r}. Allowed: {', '.join(sorted(map(str, choices)))}.")

@@ -325,3 +325,21 @@ def _convert_number(value: Any, hint: Any, declared: Mapping[str, Any]) -> Any:
     for name, bound in BOUNDS.items():
         fits = fits and (declared.get(name) is None or bound.holds(number, declared[name]))
     return number if fits else MISSING
+
+
+def check_declared(f: Field, value: Any) -> None:
+    """Raise `ValueError` unless the value of a field has the choices and bounds that its `option` declares."""
+    if choices := f.metadata.get("choices"):
+        check_choice(f.name, value, choices)
+    for names in (("above", "minimum", "below"), ("maximum",)):
+        bounds = {name: f.metadata[name] for name in names if f.metadata.get(name) is not None}
+        if not all(BOUNDS[name].holds(value, bound) for name, bound in bounds.items()):
+            allowed = " and ".join(
+                "finite" if bound == math.inf else f"{BOUNDS[name].words} {bound}" for name, bound in bounds.items()
+            )
+            raise ValueError(f"{f.name} must be {allowed}, not {value}")
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} cannot be {value!r}. Allowed: {', '.join(sorted(map(str, choices)))}.")

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import Pipeline
 from transformers.utils import logging
 
-from .alignment import align, of_originals
+from .alignment import Alignment, align, of_originals
 from .decoding import given
 from .length_limits import has_length_rule, length_limit
 from .translation_inputs import TranslationInputs, without_tag
@@ -53,7 +53,7 @@ class TranslationPipeline(Pipeline):
     Unless the caller or the model's generation config sets them, `num_beams` is 4 and the maximum length is
     2 * source length + 50 new tokens (`max_length_a` and `max_length_b` of the generation config), limited by the
     positions of the model. With `num_return_sequences` above 1 the result of each sentence is a list. The translation
-    of an empty text is empty.
+    of an empty text is empty, and that of a text without letters is the text.
 
     Raises `ValueError` for languages that the model does not support and for sentences longer than the positions of
     the model, and `TypeError` for inputs that are not text.
@@ -115,7 +115,7 @@ class TranslationPipeline(Pipeline):
         if truncate and limit < 10**9:  # without a limit it is 1e30
             options["max_length"] = limit
         inputs = self.texts.encode(text, src_lang, tgt_lang, **options)
-        inputs |= {"blank": torch.tensor([not text.strip()]), "text": text}
+        inputs["text"] = text
         length = inputs["input_ids"].shape[-1]
         if length == 0:
             if self.tokenizer.eos_token_id is None:
@@ -141,7 +141,7 @@ class TranslationPipeline(Pipeline):
         tgt_lang: str | None = None,
         **generate_kwargs: Any,
     ) -> dict[str, torch.Tensor]:
-        kept = {name: model_inputs.pop(name) for name in ("blank", "text")} | {"input_ids": model_inputs["input_ids"]}
+        kept = {"text": model_inputs.pop("text"), "input_ids": model_inputs["input_ids"]}
         forced_bos = model_inputs.pop("forced_bos_token_id", None)
         if forced_bos is not None:  # in a batch it is a list
             forced_bos = forced_bos[0] if isinstance(forced_bos, list) else forced_bos
@@ -165,9 +165,12 @@ class TranslationPipeline(Pipeline):
         if not return_text and not return_tensors:
             raise ValueError("return_text=False without return_tensors=True returns nothing")
         results = []
-        length = 1 if model_outputs["blank"] else None  # the start token
-        for token_ids in model_outputs["output_ids"][0, :, :length]:
+        kept = self.texts.kept(source := _only(model_outputs["text"]))
+        for token_ids in model_outputs["output_ids"][0]:
             result: dict[str, Any] = {}
+            if kept is not None and return_tensors:
+                ids = self.tokenizer(text_target=kept, add_special_tokens=False)["input_ids"]
+                token_ids = torch.cat([token_ids[:1], token_ids.new_tensor(ids)])  # after the start token
             if return_tensors:
                 result[f"{self.result_name}_token_ids"] = token_ids
             text = self.tokenizer.decode(
@@ -177,20 +180,21 @@ class TranslationPipeline(Pipeline):
             )
             text = without_tag(text) if self.texts.tags_targets else text
             if return_text:
-                result[f"{self.result_name}_text"] = self.texts.restored(text, _only(model_outputs["text"])).text
+                result[f"{self.result_name}_text"] = self.texts.restored(text, source).text if kept is None else kept
             if return_alignments:
-                result |= self._alignment(model_outputs, text, token_ids)
+                read = model_outputs["input_ids"][0].tolist()
+                found = self._alignment(source, read, text, token_ids) if kept is None else Alignment(source, kept, ())
+                result |= {"alignment": found.links, "word_scores": found.word_scores}
             results.append(result)
         return results
 
-    def _alignment(self, model_outputs: dict[str, Any], text: str, token_ids: torch.Tensor) -> dict[str, Any]:
+    def _alignment(self, original: str, read: list[int], text: str, token_ids: torch.Tensor) -> Alignment:
         ends = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id}
         written = list(takewhile(lambda token: token not in ends, token_ids[1:].tolist()))
-        read = [token for token in model_outputs["input_ids"][0].tolist() if token != self.tokenizer.pad_token_id]
-        source = self.texts.edited(_only(model_outputs["text"]))
+        read = [token for token in read if token != self.tokenizer.pad_token_id]
+        source = self.texts.edited(original)
         (found,) = align(self.model, self.tokenizer, [source.text], [text], [read], [written])
-        found = of_originals(found, source, self.texts.restored(text, source.original))
-        return {"alignment": found.links, "word_scores": found.word_scores}
+        return of_originals(found, source, self.texts.restored(text, original))
 
     def _generation_arguments(
         self, generate_kwargs: dict[str, Any], task: dict[str, Any], source_length: int

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 from zlib import crc32
 
@@ -22,6 +23,9 @@ _BRACES = r"[^{}]*"  # text with braces within braces
 for _ in range(8):
     _BRACES = rf"[^{{}}]*(?:\{{{_BRACES}\}}[^{{}}]*)*"
 _KINDS = r"plural|select|selectordinal|number|date|time|spellout|ordinal|duration|choice"
+_TYPE = "(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@]"
+_FORMAT = rf"[-+#0,']*(?:[1-9]\d*)?(?:\.\d+)?{_TYPE}"
+"""Of printf. What cannot be a percentage, such as `%1$s` and `%.2f`, may stand before letters, `%d` before a few."""
 PLACEHOLDER = re.compile(
     rf"(?:(?:https?|ftp)://|(?<![A-Za-z0-9.-])www\.)(?:\([^(){_BESIDE}]*\)|[^(){_BESIDE}])*"
     rf"(?:\([^(){_BESIDE}]*\)|[^().,;:!?'’\]{_BESIDE}])"
@@ -31,13 +35,22 @@ PLACEHOLDER = re.compile(
     rf"|@(?:\.\w+)?:(?:\{{[^{{}}]*\}}|\([^()]*\)|(?:{_WORD}|-)+(?:\.(?:{_WORD}|-)+)*)"  # links of Vue I18n
     r"|\$t\([^()]*\)|[$#%@]?\{ ?[^\s{}]* ?\}"
     rf"|(?<![A-Za-z0-9_:]):[a-z]{_WORD}+(?!{_WORD}|:)"
-    rf"|%(?:\d+\$|\(\w+\)|<\w+>)?[-+#0,']*\d*(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@](?!{_WORD})"
-    rf"|%{_WORD}+%|%%"
+    rf"|%(?:\d+\$|\(\w+\)|<\w+>){_FORMAT}|%(?:0[1-9]|[-+#0,']*(?:[1-9]\d*)?\.\d+){_TYPE}"
+    rf"|%{_FORMAT}(?!{_WORD})|%{_WORD}+%(?![sd@])|(?<!\d)%(?:ll?|z)?[sdu@](?!{_WORD}{{4}})|%{_WORD}+%|%%"
 )
+_SIGNS = "⌚⌛⏩-⏬⏰⏳◽◾☔☕♈-♓♿⚓⚡⚪⚫⚽⚾⛄⛅⛎⛔⛪⛲⛳⛵⛺⛽✅✊✋✨❌❎❓-❕❗➕-➗➰➿⬛⬜⭐⭕"
+_PICTURE = rf"(?:[\U0001f000-\U0001faff{_SIGNS}]|[\u00a9\u00ae\u203c-\u3299]\ufe0f)"
+_PICTURE = rf"{_PICTURE}[\ufe0f\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
+_JOINED = rf"{_PICTURE}(?:\u200d(?:{_PICTURE}|[♀♂⚕⚖✈❤]))*"
+EMOJI = re.compile(rf"[\U0001f1e6-\U0001f1ff]{{2}}|[#*0-9]\ufe0f?\u20e3|{_JOINED}")
+"""Sequences of Unicode's Emoji (UTS 51): flags, keycaps, skin tones, several joined by U+200D."""
+EMOJI_RUN = re.compile(rf"(?:{EMOJI.pattern})(?: ?(?:{EMOJI.pattern}))*")
+WORD, BARE_WORD = re.compile(r"\S+"), re.compile(r"\w(?:\S*\w)?")
 TAG = re.compile(r"</?(?:[A-Za-z][^<>]*|\d+ ?/?)>")
-SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|\d\d+")
+SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|{EMOJI.pattern}|\d\d+")
 PLACEHOLDER_TOKENS = tuple(f"<ph{number}>" for number in range(1, 11))
 TOKEN = re.compile("|".join(PLACEHOLDER_TOKENS))
+LETTERS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 
 class Edit(NamedTuple):
@@ -131,8 +144,60 @@ def masked_pair(
     return masked(source, names, taken), masked(target, names)
 
 
+def removal(text: str, start: int, end: int) -> Edit:
+    """The edit that removes a part of a text, and the space behind it if there is one before it."""
+    between = text[end : end + 1] == " " and text[max(0, start - 1) : start] in ("", " ")
+    return Edit(start, end + between, "")
+
+
+def rewritten_words(text: str, change: Callable[[re.Match[str]], str], taken: Sequence[Edit] = ()) -> EditedText:
+    """A text with other words, given by a function of their matches, outside of spans and of the edits `taken`."""
+    edits, place = [], 0
+    for kept in (*sorted((*spans_of(text, taken), *taken)), Edit(len(text), len(text), "")):
+        found = LETTERS.finditer(text, place, kept.start)
+        edits += [Edit(*word.span(), new) for word in found if (new := change(word)) != word[0]]
+        place = kept.end
+    return EditedText(text, sorted((*edits, *taken)))
+
+
 def restored(translation: str, source: EditedText) -> EditedText:
-    """A translation with the spans of its source in the place of their tokens, and without other tokens."""
+    """A translation with the spans of its source in the place of their tokens, without others and further copies."""
     spans = {edit.new: source.original[edit.start : edit.end] for edit in source.edits}
-    edits = [Edit(match.start(), match.end(), spans.get(match[0], "")) for match in TOKEN.finditer(translation)]
+    left = Counter(edit.new for edit in source.edits)
+    edits = []
+    for match in TOKEN.finditer(translation):
+        left[match[0]] -= 1
+        is_surplus = left[match[0]] < 0
+        edits.append(removal(translation, *match.span()) if is_surplus else Edit(*match.span(), spans[match[0]]))
     return EditedText(translation, edits)
+
+
+def without_emoji(text: str, taken: Sequence[Edit] = ()) -> EditedText:
+    """A text as a model reads it that knows no emoji. One of emoji only stays."""
+    edits = [*taken]
+    for start, end in (match.span() for match in EMOJI_RUN.finditer(text)):
+        is_last = text[max(0, start - 1) : start] == " " != text[end : end + 1]
+        edit = Edit(start - 1, end, "") if is_last else removal(text, start, end)
+        if not any(edit.start < other.end and other.start < edit.end for other in taken):
+            edits.append(edit)
+    found = EditedText(text, tuple(sorted(edits)))
+    return found if any(map(str.isalnum, found.text)) else EditedText(text, taken)
+
+
+def with_emoji(translation: str, source: EditedText) -> EditedText:
+    """A translation with the emoji that `without_emoji` took from its source, behind the words nearest in place."""
+    edits, shift = [], 0
+    for start, end, new in source.edits:
+        shift += len(new) - (end - start)
+        taken = source.original[start:end]
+        if new or not EMOJI.match(taken.strip()):
+            continue
+        if not source.original[:start].strip():
+            edits.append(Edit(0, 0, taken))
+            continue
+        wanted = (end + shift) / len(source.text) * len(translation)
+        before_mark = source.original[end : end + 1].strip() and not taken.endswith(" ")
+        words = [match.end() for match in (BARE_WORD if before_mark else WORD).finditer(translation)]
+        place = min(words, key=lambda word: abs(word - wanted), default=0)
+        edits.append(Edit(place, place, " " * (taken.strip() != taken) + taken.strip()))
+    return EditedText(translation, sorted(edits, key=itemgetter(0)))

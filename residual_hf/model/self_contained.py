@@ -68,11 +68,16 @@ def write_model_code(folder: str | os.PathLike, config: Any) -> None:
     """Write the code of a model into a folder, and its classes into the `config.json` of the folder.
 
     A user's mode is saved too if its file imports, apart from installed packages, only model code of residual_hf;
-    otherwise a warning is logged.
+    otherwise a warning is logged, as it is if the files of residual_hf cannot be read, so that weights are saved.
     """
     folder = Path(folder)
     (folder / CHECKSUMS).unlink(missing_ok=True)  # of an earlier checkpoint in this folder
-    for name, text in model_code(config).items():
+    try:
+        files = model_code(config)
+    except OSError as error:
+        logger.warning(f"The model code is not saved in {folder}, which only loads where residual_hf is: {error}")
+        return
+    for name, text in files.items():
         (folder / name).write_text(text, "utf-8")
 
     values = json.loads((folder / "config.json").read_text("utf-8")) | code_fields(config)
@@ -97,11 +102,16 @@ def code_fields(config: Any) -> dict[str, Any]:
 
 
 def model_code(config: Any) -> dict[str, str]:
-    """Name and text of every file that `write_model_code` writes."""
+    """Name and text of every file that `write_model_code` writes, as they were when a process first asked."""
     fields = code_fields(config)
     classes = {*fields["auto_map"].values(), *(task["impl"] for task in fields.get("custom_pipelines", {}).values())}
-    files = dict(_model_files(Path(__file__).parent, frozenset(name.partition(".")[0] for name in classes)))
-    modes = (own.mode for own in config.stack_configs)
+    modules = frozenset(name.partition(".")[0] for name in classes)
+    return dict(_code_with(modules, tuple(own.mode for own in config.stack_configs)))
+
+
+@cache
+def _code_with(modules: frozenset[str], modes: tuple[type[ResidualConnection], ...]) -> dict[str, str]:
+    files = dict(_model_files(Path(__file__).parent, modules))
     for mode in {mode.__module__: mode for mode in modes}.values():  # importing a file registers all of its modes
         package, _, stem = mode.__module__.rpartition(".")
         if package != PACKAGE or f"{stem}.py" not in files:

@@ -4,6 +4,7 @@
 # no `from __future__ import annotations`, as in `modeling_residual.py`
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLaye
 from .length_limits import has_length_rule
 from .norms import build_norm
 from .profiling import profile_admin
-from .self_contained import import_saved_modes
+from .self_contained import import_saved_modes, model_code
 
 logger = logging.get_logger(__name__)
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
@@ -83,6 +84,13 @@ class ResidualPreTrainedModel(PreTrainedModel):
         if name is not None:
             refuse_damage(name, of_model)
         return loaded
+
+    def train(self, mode: bool = True) -> Any:
+        """As in PyTorch; reads the code for checkpoints, as an upgrade may replace it while the model is trained."""
+        if mode:
+            with suppress(OSError):  # `save_pretrained` warns
+                model_code(self.config)
+        return super().train(mode)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         """As in Transformers; warns of a branch warm-up whose updates nobody has counted, and saves no `max_length`

@@ -7,16 +7,31 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from unicodedata import category
 
 from transformers.utils import logging
 
-from .placeholders import Edit, EditedText, masked, restored
+from .placeholders import (
+    LETTERS,
+    PLACEHOLDER,
+    TAG,
+    Edit,
+    EditedText,
+    masked,
+    restored,
+    rewritten_words,
+    with_emoji,
+    without_emoji,
+)
 
 logger = logging.get_logger(__name__)
 
 TASK_PATTERN = re.compile(r"translation_(.+)_to_(.+)")
 ONE_LANGUAGE = ("summarization", "text2text-generation")
 TAG_PATTERN = re.compile(r"<2([^\W\d_][^\s<>]*)>")
+WORD_IN_CAPITALS = 4
+"""Letters of a word, from which a text may be in capitals."""
+BEFORE_SENTENCE = re.compile(r"(?:^|[.!?…]\s)\W{0,9}$")
 
 
 def language_tags(tokenizer: Any) -> dict[str, str]:
@@ -38,6 +53,45 @@ def without_tag(text: str) -> str:
     """A translation without its leading language tag, if any."""
     tag = TAG_PATTERN.match(text)
     return text[tag.end() :].removeprefix(" ") if tag else text
+
+
+def has_letters(text: str) -> bool:
+    """Whether a text has something to translate: letters of any script, outside of placeholders and addresses.
+
+    Digits, punctuation, signs such as ² and №, emoji (also ℹ) and modifiers such as ˆ are no letters.
+    """
+    return any(c.isalpha() and category(c) != "Lm" and c != "ℹ" for c in PLACEHOLDER.sub("", text))
+
+
+def in_capitals(text: str, language: str | None, *, of_words: bool = False) -> str:
+    """A text in capitals, or with one at the beginning of each word, except for placeholders, addresses and tags."""
+    end = 1 if of_words else None
+    return rewritten_words(text, lambda word: _upper(word[0][:end], language) + word[0][len(word[0][:end]) :]).text
+
+
+def is_in_capitals(text: str) -> bool:
+    """Whether all letters of a text are capitals (or ß); at least one word has so many that it may be no acronym."""
+    words = LETTERS.findall(PLACEHOLDER.sub("", TAG.sub("", text)))
+    return any(len(word) >= WORD_IN_CAPITALS for word in words) and all(
+        c.isupper() or c in "ß'’" for word in words for c in word
+    )
+
+
+def _upper(word: str, language: str | None) -> str:
+    return (word.replace("i", "İ") if _has_two_i(language) else word).upper()
+
+
+def _lower(word: re.Match[str], language: str | None) -> str:
+    """A word of a text in capitals in lower case, with a capital at the beginning of a sentence."""
+    text = word[0].replace("I", "ı").replace("İ", "i") if _has_two_i(language) else word[0]
+    is_pronoun = word[0].startswith(("I'", "I’")) or word[0] == "I"
+    if BEFORE_SENTENCE.search(word.string, 0, word.start()) or (is_pronoun and (language or "")[:2] == "en"):
+        return _upper(text[0], language) + text[1:].lower()
+    return text.lower()
+
+
+def _has_two_i(language: str | None) -> bool:
+    return re.split("[_-]", language or "")[0] in ("tr", "tur", "az", "aze", "azj")
 
 
 def position_limit(config: Any) -> int | None:
@@ -88,13 +142,51 @@ class TranslationInputs:
         return (src_lang or named[1], tgt_lang or named[2]) if named else (src_lang, tgt_lang)
 
     def edited(self, text: str) -> EditedText:
-        """A text as the model reads it: with tokens in the place of placeholders, if the model was trained so."""
+        """A text as the model reads it: with tokens for its placeholders if it was trained so, else without emoji.
+
+        A text in capitals is in lower case, unless the config has `reads_capitals`.
+        """
         terms = self.terms(text)
-        return masked(text, taken=terms) if self.has_placeholders else EditedText(text, terms)
+        edited = masked(text, taken=terms) if self.has_placeholders else without_emoji(text, terms)
+        if not self._in_lower_case(text):
+            return edited
+        return rewritten_words(text, lambda word: _lower(word, self.pair[0]), edited.edits)
 
     def restored(self, translation: str, source: str) -> EditedText:
-        """A translation that the model has written, with the placeholders of its source."""
-        return restored(translation, self.edited(source)) if self.has_placeholders else EditedText(translation)
+        """A translation that the model has written, with the placeholders, emoji and capitals of its source."""
+        found = (restored if self.has_placeholders else with_emoji)(translation, self.edited(source))
+        if not self._in_lower_case(source):
+            return found
+        return rewritten_words(translation, lambda word: _upper(word[0], self.pair[1]), found.edits)
+
+    @cached_property
+    def pair(self) -> tuple[str | None, str | None]:
+        """Source and target language of a bilingual model."""
+        return languages_of(self.config, self.tokenizer)
+
+    def _in_lower_case(self, text: str) -> bool:
+        """Whether the model reads a text in capitals in lower case: a translation model of known languages."""
+        is_for = (
+            None not in self.pair and not self.is_monolingual and not getattr(self.config, "reads_capitals", False)
+        )
+        return is_for and is_in_capitals(text)
+
+    @property
+    def is_monolingual(self) -> bool:
+        """Whether this is another task than translation."""
+        return self.task in ONE_LANGUAGE or (self.pair[0] is not None and self.pair[0] == self.pair[1])
+
+    def kept(self, text: str) -> str | None:
+        """The translation of a text without letters, which is the text, or empty if it is blank; None for others.
+
+        Only a model that names one language for both sides, or an other task than translation, reads such texts too.
+        """
+        if not text.strip():
+            return ""
+        if self.is_monolingual:
+            return None
+        text = without_tag(text) if self.tags else text
+        return None if has_letters(text) else text
 
     @property
     def has_placeholders(self) -> bool:
@@ -127,7 +219,7 @@ class TranslationInputs:
         """Raise `ValueError` for languages that the model does not support; warn where it names none."""
         if self.has_own_codes:
             return
-        source, target = languages_of(self.config, self.tokenizer)
+        source, target = self.pair
         pairs: list[tuple[str | None, str | None]] = [(source, tag) for tag in sorted(self.tags)]
         if not pairs and (source or target):
             pairs = [(source, target)]

@@ -87,8 +87,10 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     if version != interface_version():
         return None, _unused(f"{path} is from another version of residual_hf; reinstall it.")
     declare_functions(loaded)
-    loaded.join_team(None if os.name == "nt" else getattr(ctypes.CDLL(None), "GOMP_parallel", None))
     name = INSTRUCTION_SETS[loaded.instruction_set()]
+    if not loaded.can_run(loaded.instruction_set()):  # also asks Linux for the tiles of AMX
+        return None, _unused(f"{path}: this CPU or system lacks {name}.")
+    loaded.join_team(None if os.name == "nt" else getattr(ctypes.CDLL(None), "GOMP_parallel", None))
     return loaded, f"native kernels: {name}" + (f" ({'; '.join(skipped)})" if skipped else "")
 
 

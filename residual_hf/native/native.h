@@ -230,6 +230,7 @@ void run_rows(const void *work, int64_t rows, int threads, Run *run);
 
 uint32_t interface_version(void);
 InstructionSet instruction_set(void);
+int can_run(InstructionSet set);
 int panel_width(void);
 
 size_t linear_scratch_size(Type type, int rows, int inputs);

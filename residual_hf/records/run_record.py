@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from residual_hf.base.environment import command, commit, device_name, now, versions
 from residual_hf.base.errors import InputSettings
 from residual_hf.base.files import RECORD, expanded, read_json, write_json
@@ -16,6 +18,7 @@ from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.text_files import sample_hash
 from residual_hf.model.checksums import file_hash
 from residual_hf.model.options import from_mapping
+from residual_hf.native import instruction_set
 
 THEN = ", then "
 """Between the values of a run and those after it was resumed."""
@@ -62,12 +65,13 @@ class Emissions(InputSettings):
 class RunRecord(InputSettings):
     """The content of `run.json`. Fields that are None are not known, or not known yet.
 
-    `resumed` lists the later starts of a run. `commit`, `device` and `precision` are those of all starts: "fp32, then
-    bf16". A commit ends in `+` if the source files had uncommitted changes; the precision is the one that was used: if
-    the recipe has bf16, a CPU without products in bf16 trains in fp32. `tokenizer` maps the files of the tokenizer to
-    their hashes. `max_tokens_found` is the batch size that the search found, `max_tokens` the one that was used.
-    `tokens_per_second` is the median over all starts, and `seconds` their sum: of a killed one, until its last
-    checkpoint; `emissions` cover the last. `card` is the hash of the card that the run wrote.
+    `resumed` lists the later starts of a run. `out_of_time`: stopped by `max_minutes`. `commit`, `device`, `kernels`
+    and `precision` are those of all starts: "fp32, then bf16". `kernels` are the instruction sets of the native
+    kernels and of PyTorch on a CPU. A commit ends in `+` if the source files had uncommitted changes; the precision is
+    the one that was used: if the recipe has bf16, a CPU without products in bf16 trains in fp32. `tokenizer` maps the
+    files of the tokenizer to their hashes. `max_tokens_found` is the batch size that the search found, `max_tokens`
+    the one that was used. `tokens_per_second` is the median over all starts, and `seconds` their sum: of a killed one,
+    until its last checkpoint; `emissions` cover the last. `card` is the hash of the card that the run wrote.
     """
 
     command: str | None = None
@@ -75,10 +79,12 @@ class RunRecord(InputSettings):
     resumed: tuple[str, ...] = ()
     finished: str | None = None
     diverged: str | None = None
+    out_of_time: bool = False
     commit: str | None = None
     versions: dict = field(default_factory=dict)
     seed: int | None = None
     device: str | None = None
+    kernels: str | None = None
     processes: int = 1
     data: DataRecord = field(default_factory=DataRecord)
     tokenizer: dict = field(default_factory=dict)
@@ -106,10 +112,12 @@ class RunRecord(InputSettings):
             versions=versions(),
             seed=seed,
             device=_of_all_starts(earlier.device if earlier else None, device_name()),
+            kernels=_of_all_starts(earlier.kernels if earlier else None, kernels()),
             processes=processes,
             data=data,
             finished=None,
             diverged=None,
+            out_of_time=False,
             updates=None,
             tokens_per_second=None,
             emissions=None,
@@ -135,6 +143,13 @@ class RunRecord(InputSettings):
     def commits(self) -> list[str]:
         """The commits that a run was trained at, in order; none if it was trained outside of git."""
         return self.commit.split(THEN) if self.commit else []
+
+
+def kernels() -> str | None:
+    """The instruction sets of the kernels of this package and of PyTorch; None with a GPU."""
+    if torch.cuda.is_available():
+        return None
+    return f"{instruction_set()}, PyTorch {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _of_all_starts(before: str | None, now: str | None) -> str | None:

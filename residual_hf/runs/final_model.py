@@ -18,13 +18,13 @@ from residual_hf.base.files import write_atomically, write_json
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.data.corpus import describe_corpus
 from residual_hf.data.language_modeling import count_words, predicted_tokens
-from residual_hf.data.marked_text import unmarked
 from residual_hf.data.pipeline import PreparedData, encode_training, first_pairs
 from residual_hf.data.shortlist import Shortlist, build_shortlist
 from residual_hf.evaluation.perplexity import word_perplexity
 from residual_hf.evaluation.scorer import full_report, make_scorers
 from residual_hf.evaluation.sentence_metrics import ERROR_RATES
-from residual_hf.generation.decode import check_shortlist_use, translate_corpus
+from residual_hf.generation.decode import check_shortlist_use
+from residual_hf.generation.scoring import translate_corpus
 from residual_hf.hub.card import write_card
 from residual_hf.model.checksums import file_hash
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -131,20 +131,20 @@ def final_scores(
                 check_shortlist_use(model)
         except InputError as error:
             logger.warning("scores are without the shortlist: %s", error)
-            decoding = replace(decoding, shortlist=False)
+            decoding, shortlist = replace(decoding, shortlist=False), None
     for split, corpora in data.references.items():
         sentences, beams = len(data.encoded[split]), recipe.decoding.num_beams
         logger.info("scoring the model on %s: %d sentences, beam size %d", split, sentences, beams)
         scorers = make_scorers(corpora, recipe.data.pretokenized, recipe.evaluation, speech=recipe.is_speech)
         figures = trainer.evaluate(data.encoded[split], metric_key_prefix=split)
         started = time.perf_counter()
+        sources = [line for scorer in scorers for line in scorer.corpus.sources]
+        read = [""] * sentences if recipe.is_speech else sources
         with trainer.inference() as model:
-            hypotheses = translate_corpus(model, data.tokenizer, data.encoded[split], decoding, shortlist)
+            hypotheses = translate_corpus(model, data.tokenizer, data.encoded[split], read, decoding, shortlist)
         seconds = time.perf_counter() - started
         report: list[Any] = [None]
         if trainer.is_world_process_zero():
-            sources = [line for scorer in scorers for line in scorer.corpus.sources]
-            hypotheses = unmarked(hypotheses, sources, recipe.data.placeholders)
             references = [line for scorer in scorers for line in scorer.plain_references]
             for kind, lines in (("sources", sources), ("hypotheses", hypotheses), ("references", references)):
                 text = "".join(line.replace("\n", " ") + "\n" for line in lines)
@@ -152,6 +152,7 @@ def final_scores(
             report = [{**full_report(scorers, hypotheses), "sentences": len(hypotheses), "seconds": round(seconds, 3)}]
         metrics[split] = {name.removeprefix(f"{split}_"): value for name, value in figures.items()}
         metrics[split] |= broadcast_object_list(report)[0]
+        metrics[split] |= {"shortlist": True} if decoding.shortlist else {}
         for corpus, scores in metrics[split].get("corpora", {"": metrics[split]}).items():
             for name, score in scores.items():
                 if isinstance(score, dict) and "signature" in score:

@@ -15,6 +15,7 @@ from residual_hf.base.files import expanded
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.language_names import adds_codes, set_languages
+from residual_hf.records.run_folder import read_recipe
 
 from .warm_start import Start, load_start
 
@@ -48,6 +49,16 @@ class FineTuning:
         """`model.from` of a recipe in any folder."""
         path = expanded(self.name)
         return str(path.resolve()) if path.exists() else self.name
+
+    @property
+    def glossary(self) -> str | None:
+        """The glossary of the run that trained the model, if it is still there."""
+        path = expanded(self.name)
+        run = next((folder for folder in (path, path.parent) if (folder / "recipe.yaml").is_file()), None)
+        if not self.start.model.config.term_tags or run is None:
+            return None
+        named = (read_recipe(run).get("data") or {}).get("glossary")
+        return str(expanded(named).resolve()) if named is not None and expanded(named).is_file() else None
 
     def size(self, size: Any) -> Any:
         """A `first_recipe.Size` with the sizes of the model."""

@@ -17,11 +17,13 @@ from jinja2 import Environment, StrictUndefined
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, write_atomically
+from residual_hf.base.tables import duration
 from residual_hf.checkpoint import model_folder
 from residual_hf.checkpoint_checks import check_presence
+from residual_hf.data.cleaning import CleaningReport, pair_filter
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec, DataSettings, TokenizerSettings
-from residual_hf.data.pair_formats import LANGUAGE, languages_in, with_lower_language
+from residual_hf.data.pair_formats import LANGUAGE, languages_in, with_lower_language, without_regions
 from residual_hf.data.pair_reader import PairReader, check_files
 from residual_hf.data.pair_rows import same_language
 from residual_hf.data.sample_checks import sample_faults, take_sample
@@ -31,7 +33,6 @@ from residual_hf.data.text_files import uncompressed_name
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.native import multiplies_bf16
-from residual_hf.training.callbacks import duration
 
 from .building import build_model
 from .fine_tuning import FineTuning, propose
@@ -85,6 +86,7 @@ class Plan:
 
     recipe: Path
     split: SplitReport
+    cleaning: CleaningReport | None
     size: Size
     device: str
     tokens_per_sentence: float
@@ -124,6 +126,7 @@ class Plan:
         epochs = size.max_updates * size.tokens_per_update / (self.split.train * self.tokens_per_sentence)
         lines = [
             f"data: {self.split}",
+            *([] if self.cleaning is None else [f"data.cleaning of the training pairs: {self.cleaning}"]),
             f"vocabulary: {size.vocab_size:,} tokens; {self.tokens_per_sentence:.0f} tokens per sentence",
             f"model: {size.encoder_layers}+{size.decoder_layers} layers of width {size.d_model}, "
             f"{self.parameters / 1e6:.1f} million parameters",
@@ -228,6 +231,11 @@ def write_first_recipe(
         text = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
         write_atomically(new / "recipe.yaml", text.from_string(TEMPLATE.read_text(encoding="utf-8")).render(values))
         recipe = load_recipe(new / "recipe.yaml")
+        cleaning = None
+        if recipe.data.cleaning is not None and not recipe.data.stream:  # whose pairs are cleaned block by block
+            cleaning, reason_to_drop = CleaningReport(), pair_filter(recipe.data.cleaning)
+            for texts in PairReader(train).one_pass():
+                cleaning.count(reason_to_drop(*texts))
         config = recipe.build_config(vocab_size=size.vocab_size) if tuning is None else tuning.start.model.config
         longest = config.max_position_embeddings
         if tokens > longest:
@@ -248,6 +256,7 @@ def write_first_recipe(
     return Plan(
         recipe=folder / "recipe.yaml",
         split=split,
+        cleaning=cleaning,
         size=size,
         device=device,
         tokens_per_sentence=tokens,
@@ -265,6 +274,8 @@ def languages_of(spec: CorpusSpec, source_lang: str | None, target_lang: str | N
     named: Sequence[str | None] = (source_lang, target_lang)
     if spec.file is not None and None in named:
         found = languages_in(spec.files[0])
+        if not spec.is_jsonl and spec.file_format != ".parquet":  # whose keys are found only as they are
+            found = without_regions(found)
         if len(found) > 2:
             flag = "--source-lang" if source_lang is None else "--target-lang"
             raise InputError(f"{flag}: missing, {spec.file} has {', '.join(found)}")

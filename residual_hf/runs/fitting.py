@@ -131,7 +131,7 @@ def build_trainer(
 
 
 def fit(trainer: ResidualTrainer, folder: Path, started: float, *, resume: bool = False) -> None:
-    """Train to the last update, in a run that began at the time `started`, without pauses.
+    """Train to the last update or for `max_minutes`, in a run that began at the time `started`, without pauses.
 
     Raises `Interrupted` after Ctrl-C, and `TrainingDivergedError`.
     """
@@ -141,7 +141,7 @@ def fit(trainer: ResidualTrainer, folder: Path, started: float, *, resume: bool 
         check_space(folder, bytes_to_write(trainer.model, trainer.settings, folder / "checkpoints"))
         RunRecord.update(folder, tokenizer=tokenizer_hashes(folder))
         RunRecord.add_precision(folder, trainer.precision)
-    interrupt = InterruptCallback()
+    interrupt = InterruptCallback(trainer.settings.max_minutes)
     trainer.add_callback(interrupt)
     trainer.add_callback(RecordTime(folder, started))
     try:
@@ -154,6 +154,10 @@ def fit(trainer: ResidualTrainer, folder: Path, started: float, *, resume: bool 
         interrupt.restore()
     if interrupt.interrupted:
         raise Interrupted(f"stopped at update {trainer.state.global_step}; use --resume to continue")
+    if interrupt.out_of_time and trainer.is_world_process_zero():
+        where = trainer.state.global_step, trainer.state.max_steps
+        logger.info("training.max_minutes: stopped at update %d of %d; --resume trains on", *where)
+        RunRecord.update(folder, out_of_time=True)
 
 
 def bytes_to_write(model: Any, settings: TrainingSettings, checkpoints: Path) -> int:

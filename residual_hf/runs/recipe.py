@@ -53,6 +53,7 @@ FIXED = {
         **dict.fromkeys(f"data.{name}" for name in ("cleaning", "language_tags", "pretokenized", "glossary")),
         **dict.fromkeys((f"data.{name}" for name in ("bidirectional", "placeholders", "stream")), False),
         **{"data.subword_regularization": None, "data.temperature": 1.0, **OF_PAIRS, **OF_ONE_SIDE},
+        **{"data.upper_case": 0, "data.title_case": 0},
     },
 }
 """The values that fields must have with a task."""

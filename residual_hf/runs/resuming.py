@@ -20,7 +20,7 @@ from residual_hf.evaluation.sentence_metrics import ERROR_RATES
 from residual_hf.model.checksums import file_hash, find_damage
 from residual_hf.model.options import from_mapping
 from residual_hf.records.run_folder import read_recipe
-from residual_hf.records.run_record import THEN, DataRecord, RunRecord, describe_data
+from residual_hf.records.run_record import THEN, DataRecord, RunRecord, describe_data, kernels
 from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.training.training_settings import LOSSES
 
@@ -107,11 +107,12 @@ def other_text(recipe: Recipe, texts: Corpora, record: RunRecord) -> list[str]:
 
 
 def warn_about_rounding(folder: Path) -> None:
-    """Warn if a run goes on with other devices, threads or libraries, which add numbers in another order."""
+    """Warn if a run goes on with other devices, threads, kernels or libraries, which add numbers in another order."""
     record = RunRecord.read(folder)
-    before = {"device": (record.device or "").split(THEN)[-1], **record.versions}
-    present = {"device": device_name(), **versions()}
-    changes = [f"{name}: {old}, now {present.get(name)}" for name, old in before.items() if old != present.get(name)]
+    before = {name: (getattr(record, name) or "").split(THEN)[-1] for name in ("device", "kernels")} | record.versions
+    present = {"device": device_name(), "kernels": kernels(), **versions()}
+    pairs = [(name, old, present.get(name)) for name, old in before.items() if old]
+    changes = [f"{name}: {old}, now {now}" for name, old, now in pairs if old != now]
     if record.device and changes:
         logger.warning(
             "the weights will differ in their last digits from those of an uninterrupted run, as sums are rounded in "
@@ -138,7 +139,7 @@ def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:
     """Whether a run has its final model, scores and card, and was made with exactly this recipe and test text."""
     record = RunRecord.read(folder)
     before, now = (_without_places(values, names=True) for values in (read_recipe(folder), recipe.as_dict()))
-    if record.finished is None or before != now:
+    if record.finished is None or record.out_of_time or before != now:
         return False
     tested, given = (
         [(c.name, *c.sha256.values()) for c in each] for each in (record.data.test, texts.get("test", ()))

@@ -103,12 +103,15 @@ class CheckReport:
         return sorted((m for m in self.others if m.loss < self.own.loss - 0.1), key=lambda m: m.loss)
 
     def __str__(self) -> str:
-        header = ("mode", "loss", "largest rate survived", "gradient first/largest", "fp16 head-room")
+        header = ("mode", "loss", "lowest", "largest rate survived", "gradient first/largest", "fp16 head-room")
         rows: list[tuple[str, ...]] = [header]
         for m in (self.own, *sorted(self.others, key=lambda m: m.loss)):
             ratio = f"{m.gradient_ratio:.2g} ({m.vanishing})"
-            rows.append((m.mode, f"{m.loss:.2f}", f"{m.largest_lr:.2g}", ratio, f"{m.fp16_headroom:.1f}"))
+            rows.append(
+                (m.mode, f"{m.loss:.2f}", f"{m.lowest:.2f}", f"{m.largest_lr:.2g}", ratio, f"{m.fp16_headroom:.1f}")
+            )
         better = ", ".join(m.mode for m in self.better) or "none of those measured"
+        ramp, updates = self.own.ramp, len(self.own.rates)
         return "\n".join(
             [
                 f"verdict: {self.verdict}",
@@ -116,8 +119,11 @@ class CheckReport:
                 "",
                 as_table(rows),
                 "",
+                f"loss: after {ramp} updates at up to the learning rate of the recipe; lowest: in all {updates}, "
+                f"at up to {RAMP:g} times this rate",
                 f"word frequencies alone: loss {self.unigram_entropy:.2f}",
-                f"better in the same updates: {better} ({self.compared} modes tried, {len(self.others)} to the end)",
+                f"lower loss after {ramp} updates: {better} ({self.compared} modes tried, {len(self.others)} to the "
+                "end). So few updates do not tell which mode is best after a training",
                 self.setting,
             ]
         )

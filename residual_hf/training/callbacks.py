@@ -19,6 +19,7 @@ from transformers.trainer_callback import ExportableState
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import append_json_lines, delete_replaced, write_atomically
 from residual_hf.base.interrupts import SIGHUP, SIGNALS
+from residual_hf.base.tables import duration, figure
 from residual_hf.model.branch_warmup import advance_branch_warmup
 from residual_hf.records.learning_curve import learning_curve
 
@@ -50,16 +51,8 @@ class RecordCallback(TrainerCallback):
             "update %d%s  %s",
             state.global_step,
             self._time_left(state) if "loss" in logs else "",
-            "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in logs.items()),
+            "  ".join(f"{k} {figure(v) if isinstance(v, float) else v}" for k, v in logs.items()),
         )
-
-
-def duration(seconds: float) -> str:
-    """A time in the largest unit that gives at least 2: "90 s", "5 min", "30 h", "4 days"."""
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 class EvaluationSummary(TrainerCallback):
@@ -101,7 +94,8 @@ class EvaluationSummary(TrainerCallback):
         if name not in metrics:
             return
         step, best = min(evaluations(state.log_history, self.metric).items(), key=lambda entry: entry[1])
-        logger.info("%s %.4g, best %.4g at update %d", self.metric, metrics[name], abs(best), step)
+        shown = figure(metrics[name]), figure(abs(best))
+        logger.info("%s %s, best %s at update %d", self.metric, *shown, step)
         if time.monotonic() - self.last_picture >= self.PICTURE_SECONDS:
             self._draw(state)
         self._advise()
@@ -136,7 +130,7 @@ class ProgressBar(ProgressCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and self.training_bar is not None and logs:
-            self.training_bar.set_postfix({name: f"{logs[name]:.3g}" for name in self.SHOWN if name in logs})
+            self.training_bar.set_postfix({name: figure(logs[name]) for name in self.SHOWN if name in logs})
 
 
 def show_progress(trainer: Trainer) -> None:
@@ -231,17 +225,20 @@ class StepsOfTheSettings(TrainerCallback):
 class InterruptCallback(TrainerCallback):
     """On the first Ctrl-C, SIGTERM or SIGHUP, saves a checkpoint and stops training; the second stops immediately.
 
-    A SIGHUP that the process ignores stays ignored, as under `nohup`. Several processes agree on it every
-    `AGREE_EVERY` updates, so that none waits for one that has stopped.
+    A SIGHUP that the process ignores stays ignored, as under `nohup`. After `max_minutes` it evaluates too, so that a
+    model can be made of the checkpoint. Several processes agree every `AGREE_EVERY` updates, so that none waits for
+    one that has stopped.
     """
 
     AGREE_EVERY = 10
 
-    def __init__(self) -> None:
-        self.interrupted = False
+    def __init__(self, max_minutes: float | None = None):
+        self.interrupted = self.out_of_time = False
+        self.seconds = math.inf if max_minutes is None else 60 * max_minutes
         self._previous: dict[int, Any] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.started = time.monotonic()
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if number != SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
@@ -259,10 +256,16 @@ class InterruptCallback(TrainerCallback):
         self._previous = {}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        out_of_time = time.monotonic() - self.started >= self.seconds
         if args.world_size > 1:
             if state.global_step % self.AGREE_EVERY:
                 return
-            self.interrupted = any(gather_object([self.interrupted]))
-        if self.interrupted:
+            self.interrupted, out_of_time = map(
+                any, zip(*gather_object([(self.interrupted, out_of_time)]), strict=True)
+            )
+        if self.interrupted or out_of_time:
+            self.out_of_time = not self.interrupted and state.global_step < state.max_steps
             control.should_save = True
+            if self.out_of_time:
+                control.should_evaluate = True
             control.should_training_stop = True

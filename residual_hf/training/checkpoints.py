@@ -131,7 +131,7 @@ class KeepCheckpoints(TrainerCallback):
 
     A checkpoint without an evaluation (saved at an interruption) is deleted when the next one is saved, so that a
     resumed run keeps and averages the same checkpoints as one that was not interrupted. One that a killed process left
-    incomplete is deleted too.
+    incomplete is deleted too. Of a checkpoint that is a link, only the link is deleted.
     """
 
     def __init__(self, folder: Path, keep_last: int, keep_best: int, metric: str):
@@ -152,6 +152,9 @@ class KeepCheckpoints(TrainerCallback):
         kept |= {*[checkpoint for checkpoint in checkpoints if number_of(checkpoint) < spike][-1:]}
         for checkpoint in numbered_folders(self.folder, "checkpoint"):
             if checkpoint not in kept and (checkpoint in checkpoints or is_incomplete(checkpoint)):
+                if checkpoint.is_symlink():
+                    checkpoint.unlink()
+                    continue
                 for name in (CHECKSUMS, STATE):  # without them it is incomplete if the process is killed now
                     (checkpoint / name).unlink(missing_ok=True)
                 shutil.rmtree(checkpoint)

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from transformers.trainer_callback import TrainerControl, TrainerState
 from transformers.trainer_utils import TrainOutput
 
+from residual_hf.base.tables import figure
 from residual_hf.checkpoint_checks import check_undamaged
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler, evaluation_batches
 from residual_hf.data.encoding import EncodedCorpus
@@ -289,7 +290,7 @@ def train_sampler(corpus: EncodedCorpus, settings: TrainingSettings, processes: 
         order=settings.batch_order,
         processes=processes,
     )
-    logger.info("epoch: %s", ", ".join(f"{k} {v:.4g}" for k, v in sampler.statistics().items()))
+    logger.info("epoch: %s", ", ".join(f"{k} {figure(v)}" for k, v in sampler.statistics().items()))
     return sampler
 
 

@@ -31,6 +31,7 @@ ELSEWHERE = {  # Transformers, fairseq, JoeyNMT, OpenNMT
     "learning_rate_warmup": "warmup_updates",
     "max_steps": "max_updates",
     "train_steps": "max_updates",
+    "max_time": "max_minutes",
     "batch_size": "max_tokens",
     "per_device_train_batch_size": "max_tokens",
     "gradient_accumulation_steps": "update_freq",
@@ -102,6 +103,13 @@ class TrainingSettings(ScheduleSettings):
         minimum=1,
         may_change=True,
         help="stop after this many epochs, if `max_updates` is not reached before; not with `data.stream`",
+    )
+    max_minutes: float | None = option(
+        None,
+        above=0,
+        may_change=True,
+        help="stop after this many minutes of training and make the model from what is trained; `--resume` goes on "
+        "for as long again, until `max_updates` or `max_epochs`",
     )
     clip_norm: float = option(0.0, minimum=0, help="maximum gradient norm; 0: no clipping")
     label_smoothing: float = option(0.1, minimum=0, below=1, help="label smoothing")

@@ -11,6 +11,7 @@ import torch
 from residual_hf.analysis.mode_list import connection_parameters, describe_mode, modes_table
 from residual_hf.cli import main
 from residual_hf.conversion.export import targets_of
+from residual_hf.model import connections
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualModel
@@ -31,6 +32,15 @@ def test_every_mode_declares_what_the_catalogue_shows(name):
     assert mode.equation in text and mode.source in text
     for option in fields(mode.Options):
         assert f"{option.name}: " in text and option.metadata["help"] in text
+
+
+def test_nothing_is_said_of_a_paper_that_a_mode_of_a_user_does_not_name(monkeypatch):
+    monkeypatch.setattr(connections, "LN_MODES", dict(LN_MODES))
+    own = type("Own", (LN_MODES["post_ln"],), {"__module__": "own", "equation": "x <- LN(x + f(x))", "source": "mine"})
+    connections.register_ln_mode("own")(own)
+    assert "paper" not in describe_mode("own", {})
+    own.warmup = "not needed"
+    assert "learning-rate warm-up: not needed in the paper" in describe_mode("own", {})
 
 
 def test_page_of_modes_has_the_table_of_the_command():

@@ -319,7 +319,7 @@ def test_one_table_has_one_dictionary(files, tmp_path):
         (["--bpe-codes", "nowhere"], "no such file: nowhere"),
         (["--moses"], "moses: given without bpe_codes"),
         (["--no-moses-escape"], "--moses-escape: given without --moses"),
-        (["--output-dir", "."], "output_dir: . exists and is not empty"),
+        (["--output-dir", "."], "--output-dir: . exists and is not empty"),
     ],
     ids=["dictionary", "codes", "moses", "moses_option", "output"],
 )

@@ -20,7 +20,7 @@ from residual_hf.model.tokenization_residual import ResidualTokenizer
 TAG = "<2de>"
 SOURCES = [
     "the little houses near the garden",
-    " a house, housed in 12 gardens!",
+    "a house, housed in 12 gardens!",
     "literal </s> and <s> and <0x41> and ▁ marks",
     "unseen é and 漢字",
     "one",

@@ -24,7 +24,8 @@ def glossary():
     ("text", "terms"),
     [
         ("A Dog and a guide dog.", ["Dog", "guide dog"]),
-        ("us or US? hotdog, dogs", ["US"]),
+        ("us or US? hotdog, dogs and dogma, USs", ["US", "dogs"]),
+        ("Guide Dogs of dog's", ["Guide Dogs", "dog"]),
         ("我的狗很好", ["狗"]),
         ("", []),
     ],
@@ -44,6 +45,25 @@ def test_letters_with_several_lower_case_forms(term, text):
 @pytest.mark.parametrize("rows", [ROWS[:1], ROWS[2:3], []])
 def test_a_glossary_may_have_terms_of_one_kind_only(rows):
     assert len(Glossary(rows).find("the dog of the US")) == len(rows)
+
+
+def test_regular_plurals_are_found():
+    glossary = Glossary(
+        [("city", "Stadt"), ("box", "Kiste"), ("Hund", "dog"), ("Hunde", "hounds"), ("key", "Schlüssel")]
+    )
+    text = "Cities, boxes, keys, Hunds, Hunde, cityscape, keies"
+    found = {text[term.start : term.end]: term.targets[0] for term in glossary.find(text)}
+    assert found == {"Cities": "Stadt", "boxes": "Kiste", "keys": "Schlüssel", "Hunds": "dog", "Hunde": "hounds"}
+
+
+def test_a_glossary_may_be_csv(tmp_path):
+    file = tmp_path / "terms.csv"
+    file.write_text('\ufeffdog;Hund\n"salt; pepper"; Gewürz;;\n', encoding="utf-8")
+    assert Glossary.read(file).targets == {"dog": ("Hund",), "salt; pepper": ("Gewürz",)}
+    file.write_text('dog,"Hund, der"\n')
+    assert Glossary.read(file).targets == {"dog": ("Hund, der",)}
+    file.write_text("dog\tHund, der; Rüde\n")
+    assert Glossary.read(file).targets == {"dog": ("Hund, der; Rüde",)}
 
 
 def test_the_file_is_read_or_refused_by_line(tmp_path):

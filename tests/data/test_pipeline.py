@@ -162,6 +162,44 @@ def test_placeholders_and_terms_are_tokens_of_the_vocabulary(tmp_path, corpora, 
     assert ("data.placeholders: the training text has only" in caplog.text) is not stream
 
 
+def test_shares_of_the_pairs_have_copies_in_other_case(tmp_path, corpora):
+    for name, size in (("train", 60), ("valid", 5), ("test", 4)):
+        for side in ("source", "target"):
+            lines = (f"{number} maß {{x}} <b> don't\n" for number in range(size))
+            (tmp_path / f"{name}.{side}").write_text("".join(lines))
+    capitals = {"upper_case": 0.3, "title_case": 0.2}
+    data = prepared(tmp_path, corpora, tokenizer={"joint": False}, **capitals)
+    train = data.encoded["train"]
+    rows = [tuple(train[row]["labels"]) for row in range(len(train))]
+    texts = data.tokenizer.batch_decode(rows, skip_special_tokens=True)
+    ends = "MASS {x} <b> DON'T", "Maß {x} <b> Don't"
+    upper, title = ([text for text in texts if text.endswith(end)] for end in ends)
+    assert len(texts) == 60 + len(upper) + len(title) and 10 < len(upper) < 26 and 5 < len(title) < 20
+    assert texts[texts.index(upper[0]) - 1].upper().startswith(upper[0][:5])  # behind its pair
+
+    settings = data_settings(corpora, stream=True, **capitals)
+    batches = {}
+    for seed in (1, 2):
+        stream = open_stream(settings, data.tokenizer, 200, positions=32, seed=seed)
+        batches[seed] = [[tuple(row["labels"]) for row in batch] for batch in islice(iter(stream), 40)]
+    assert {row for batch in batches[1] for row in batch} == {*rows} != {row for batch in batches[2] for row in batch}
+    state = stream.state(38)
+    stream.start_from(state)
+    assert [[tuple(row["labels"]) for row in batch] for batch in islice(iter(stream), 2)] == batches[2][38:]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"upper_case": 2}, "upper_case: 2 given, must be .*<= 1"),
+        ({"title_case": 0.1, "pretokenized": "moses"}, "pretokenized: 'moses' given, must be null with"),
+    ],
+)
+def test_copies_in_other_case_are_of_raw_text(corpora, data, message):
+    with pytest.raises(InputError, match=message):
+        data_settings(corpora, **data)
+
+
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("stream", [False, True])
 def test_sources_of_a_tagged_corpus_begin_with_one_token(tmp_path, corpora, joint, stream):

@@ -77,6 +77,11 @@ FAULTS = {
         lambda c: sides(c, targets=[f"{line} zwei @-@ drei" for line in c.targets]),
         "^100% of the target lines have hyphens as @-@",
     ),
+    "tokenized without escapes": (
+        lambda c: sides(c, [line.replace(".", " .") for line in c.sources], [f"{line[:-1]} ," for line in c.targets]),
+        r"^\d\d% of the source lines and 100% of the target lines have a space before the full stop or comma at their "
+        "end: this is not raw text; if Moses",
+    ),
     "segmented": (
         lambda c: sides(c, [f"{line} wa@@ s" for line in c.sources]),
         "source lines have subwords joined by @@",
@@ -115,6 +120,14 @@ def test_text_that_can_be_right_is_not(corpus):
     assert faults_of(headlines) == []
     escaped = sides(corpus, [f"{line} &apos;s @-@" for line in corpus.sources])
     assert len(faults_of(escaped)) == 2 and faults_of(escaped, {"moses"}) == []
+    assert faults_of(FAULTS["tokenized without escapes"][0](corpus), {"moses"}) == []
+    french = sides(
+        corpus,
+        targets=[
+            f"« {line[:-1]} » : pourquoi ?" if i % 2 else f"{line} . . ." for i, line in enumerate(corpus.targets)
+        ],
+    )
+    assert faults_of(french) == []
     partly = FAULTS["partly copied"][0](corpus)
     assert faults_of(partly, {"copies"}) == []
     assert faults_of(FAULTS["copied"][0](corpus), {"copies"}) != []

@@ -1,7 +1,9 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import os
 import pickle
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from residual_hf.data.audio_folder import folder_pairs
 from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.data.corpus import read_parallel
 from residual_hf.data.data_settings import SPEC_AUGMENT, CorpusSpec, DataSettings, TokenizerSettings
-from residual_hf.data.speech import SpeechCorpus, features_file, prepare_speech, spec_augment
+from residual_hf.data.speech import SpeechCorpus, prepare_speech, spec_augment
 from residual_hf.model.configuration_residual import ResidualConfig
 
 CONFIG = ResidualConfig(conv_channels=8, max_source_positions=200, max_position_embeddings=16)
@@ -94,11 +96,46 @@ def test_policies_of_fairseq(policy):
 def test_features_are_computed_once(manifest, tmp_path, monkeypatch):
     spec = CorpusSpec(tsv=manifest)
     prepared(spec, tmp_path / "a", features=tmp_path / "features")
+    shutil.copytree(manifest.parent, tmp_path / "moved")
     monkeypatch.setattr("residual_hf.data.speech.features", None)
-    prepared(spec, tmp_path / "b", features=tmp_path / "features")
-    soundfile.write(manifest.with_name("0.wav"), tones("low low"), RATE)
-    with pytest.raises(TypeError):  # another recording of the same name
-        prepared(spec, tmp_path / "c", features=tmp_path / "features")
+    prepared(CorpusSpec(tsv=tmp_path / "moved" / manifest.name), tmp_path / "b", features=tmp_path / "features")
+
+
+def replaced(path):
+    """Write another recording of the same size and time."""
+    stat, samples = path.stat(), soundfile.read(path, dtype="float32")[0]
+    soundfile.write(path, samples[::-1].copy(), RATE)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert path.stat().st_size == stat.st_size
+
+
+def test_features_of_replaced_recordings_are_not_used(tmp_path):
+    spec = CorpusSpec(tsv=write_tones(tmp_path / "tones"))
+    before = prepared(spec, tmp_path / "a", features=tmp_path / "features").encoded["valid"]
+    replaced(tmp_path / "tones" / "3.wav")
+    after = prepared(spec, tmp_path / "b", features=tmp_path / "features").encoded["valid"]
+    samples = recording(tmp_path / "tones" / "3.wav").samples()
+    np.testing.assert_array_equal(after.source(3), features(samples, extractor(80)))
+    assert not np.array_equal(after.source(3), before.source(3))
+    np.testing.assert_array_equal(after.source(2), before.source(2))
+    with pytest.raises(InputError, match=r"^data\.valid: other recordings than those that the run was started with"):
+        prepared(spec, tmp_path / "a", features=tmp_path / "features")
+
+
+@pytest.mark.parametrize("suffix", ["f32", "npy"])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty"])
+def test_damaged_features_are_computed_again(damage, suffix, manifest, tmp_path, caplog):
+    spec = CorpusSpec(tsv=manifest)
+    prepared(spec, tmp_path / "run")
+    (path,) = (tmp_path / "run" / "cache").glob(f"valid-*.{suffix}")
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 16
+    path.write_bytes({"flipped": content, "cut": content[:-7], "empty": b""}[damage])
+    found = prepared(spec, tmp_path / "run").encoded["valid"]
+    assert f"{path} is damaged" in caplog.text
+    for row in range(len(found)):
+        samples = recording(manifest.with_name(f"{row}.wav")).samples()
+        np.testing.assert_array_equal(found.source(row), features(samples, extractor(80)))
 
 
 def test_collator_pads_frames_with_zeros(data):
@@ -267,9 +304,3 @@ def test_corpus_in_memory():
     texts = {"target_ids": np.array([5, 2], np.int32), "target_offsets": np.array([0, 2])}
     corpus = SpeechCorpus(frames, np.array([0]), np.array([len(frames)]), texts)
     assert len(corpus) == 1 and corpus.target_lengths.tolist() == [2]
-
-
-def test_features_of_other_recordings_have_another_name(manifest, tmp_path):
-    found = [recording(manifest.with_name(f"{number}.wav")) for number in (1, 2)]
-    files = {features_file(*of, tmp_path, "train") for of in ((found, 80), (found[:1], 80), (found, 40), (found, 80))}
-    assert len(files) == 3

@@ -18,7 +18,7 @@ from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.documents import DOCUMENTS, translation
 from residual_hf.documents.formats import READERS
-from residual_hf.documents.layout import Content, numbered, restored
+from residual_hf.documents.layout import numbered, restored
 from residual_hf.documents.translation import translate_document
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.generation.markup import Inline
@@ -90,30 +90,26 @@ def test_an_interrupted_document_is_continued(tmp_path, monkeypatch, caplog):
     assert output.read_text().startswith("LINE"), "until the new one is complete"
 
 
-NOTE = Inline("sup", ["1"])
-
-
 @pytest.mark.parametrize(
     ("source", "read", "written", "restored_as"),
     [
         (["see ", Inline("i"), " now"], ["see", Inline(0), " now"], [Inline(0), "NOW SEE"], [Inline("i"), " NOW SEE"]),
         (["see ", Inline("i"), " now"], ["see", Inline(0), " now"], ["NOW", Inline(0)], ["NOW ", Inline("i")]),
-        (["a", Inline("note"), " b"], ["a", Inline(0), " b"], ["A ", Inline(0), "B"], ["A", Inline("note"), " B"]),
         ([Inline("ref"), " a"], [Inline(0), "a"], [Inline(0), "A"], [Inline("ref"), " A"]),
-        (["a", NOTE, " b"], ["a", Inline(0), " b"], ["A ", Inline(0), "B"], ["A", NOTE, " B"]),
-        (["10", NOTE, " b"], ["10", Inline(0), " b"], ["B 10", Inline(0)], ["B 10", NOTE]),
-        (["1.", NOTE], ["1.", Inline(0, ["1"])], ["1.", Inline(0, ["1"])], ["1.", NOTE]),
-        (["a.", NOTE], ["a.", Inline(0)], ["A.", Inline(0)], ["A.", NOTE]),
-        (["H", NOTE, "O"], ["H", Inline(0, ["1"]), "O"], [Inline(0, ["H1O"])], [Inline("sup", ["H1O"])]),
-        (["a ", NOTE], ["a ", Inline(0, ["1"])], ["A ", Inline(0, ["1"])], ["A ", NOTE]),
         (["a", Inline("b", ["c"])], ["a", Inline(0, ["c"])], [Inline(0, ["C"]), "A"], [Inline("b", ["C"]), "A"]),
     ],
 )
 def test_spaces_around_what_has_no_text(source, read, written, restored_as):
-    """The model reads one space where an image is a word, and a note comes after a word."""
-    contents: list[Content] = []
+    """The model reads one space where an image is a word."""
+    contents = []
     assert numbered(source, contents) == read
     assert restored(json.loads(json.dumps(written)), contents) == restored_as
+
+
+def test_numbers_stand_for_the_contents_of_elements():
+    block, contents = ["a ", Inline("b", ["c", Inline("d", keep=True)]), Inline("e")], []
+    assert numbered(block, contents) == ["a ", Inline(0, ["c", Inline(1, keep=True)]), Inline(2)]
+    assert restored(json.loads(json.dumps(numbered(block, []))), contents) == block
 
 
 def test_formats_are_those_that_the_command_lists():

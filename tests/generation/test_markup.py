@@ -12,9 +12,11 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 pytest.importorskip("sentencex", reason="needs the extra 'serve'")
 
+from residual_hf.documents.literal_text import marked_block, spelled
 from residual_hf.generation import markup
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.html_text import BOUNDARIES, DEEPEST, VOID, HTMLText, visible_text
+from residual_hf.generation.inline import read_block, restored
 from residual_hf.generation.markup import Document, Inline, paragraph_hypotheses, translate_blocks
 from residual_hf.generation.translator import Hypothesis, Translator
 from residual_hf.model.alignment import AlignedTokens, Alignment, word_spans
@@ -171,6 +173,9 @@ def translated(source, *translations):
             "1 <b>2 <i>3</i></b> <i>4</i> 5",
         ),
         ("Sie <b>nicht</b>, <i>er</i>", "he", "2-0", "<b></b><i>he</i>"),
+        ("Er ist <i><b>müde.</b></i>", "he is tired.", "0-0 1-1 2-2", "he is <i><b>tired</b></i>."),
+        ("Der <a>müde <b>König</b></a> ruht", "he rests", "1-0 3-1", "<a><b>he</b></a> rests"),
+        ("Er rief mich <a>an</a>.", "he called me.", "0-0 1-1 2-2", "<a>he</a> called me."),
         ("Nimm <code>ls -l</code> oft", "often use ls -l", "0-1 1-2 2-3 3-0", "often use <code>ls -l</code>"),
         ("Nimm <kbd>F1</kbd> oft", "often use F2", "0-1 1-2 2-0", "often use <kbd>F1</kbd>"),
         ("Nimm <kbd>F1</kbd> oft", "often", "2-0", "<kbd>F1</kbd> often"),
@@ -212,6 +217,46 @@ def test_a_placeholder_in_the_place_of_a_comma_stands_apart(source, target, span
     assert document(source).join([target], [Alignment(source, target, (links,))]) == expected
 
 
+@pytest.mark.parametrize(
+    ("source", "translation"),
+    [
+        ("Take {0} now", "Nimm {0}x jetzt"),
+        ("{count} times, {count} times", "{count}mal, {count}mal"),
+        ("%d s", "%ds"),
+        ("File {0}", "Datei{0}"),
+        ("{name}'s car", "{name}s Auto"),
+        ("a {x} b {y}", "b{y}a{x}"),
+        ("%s of %s", "%svon%s"),
+        ("{a}{b} c", "c{a}{b}"),
+        (":count days", ":counttage"),
+        ("${x} kg, %1$s", "%1$skg${x}kg"),
+        ("mail a@b.de now", "Nach-a@b.de-mailen"),
+    ],
+)
+@pytest.mark.parametrize("aligns", [False, True])
+def test_a_placeholder_may_touch_letters(source, translation, aligns):
+    for is_html in (False, True):
+        found = document(source, markup=is_html)
+        assert found.join([translation], [aligned(source, translation, "0-0")] if aligns else None) == translation
+    (block,) = Document([marked_block([source])], "en", lambda sentence: True).join([translation])
+    assert "".join(spelled(block)) == translation
+
+
+@pytest.mark.parametrize(
+    ("source", "written", "expected"),
+    [
+        ("{n} files", "{n}{n} Dateien", "{n} Dateien"),
+        ("{0} x", "{0} {0} {0}x", "{0} x"),
+        ("{a} and {a} and {b}", "{a} und {b} {a} und {a} {b}", "{a} und {a} und {b}"),
+        ("Take {count}", "Nimm {Count}", "Nimm {count}"),
+        ("<b>{n} files</b>", "<b>{n} {n} Dateien</b>", "<b>{n} Dateien</b>"),
+    ],
+)
+def test_a_placeholder_comes_back_as_often_as_it_was(source, written, expected):
+    found = document(source, markup=True)
+    assert found.join([visible_text(written)]) == expected
+
+
 def test_a_block_is_a_unit_and_its_white_space_means_nothing():
     source = "<p>\n  Ein\tSatz <b>mit \r\n Um-</b>\f\nbruch.\n  Noch\u00a0einer. </p>\n<ul><li>a b<li>c d<br>e f</ul>"
     found = document(source, markup=True)
@@ -236,6 +281,45 @@ def test_a_block_is_a_unit_and_its_white_space_means_nothing():
 def test_elements_without_text_and_the_spaces_around_them_stay(source):
     found = document(source, markup=True)
     assert found.join(found.sentences) == source
+
+
+NOTE = Inline("sup", ["1"])
+
+
+@pytest.mark.parametrize(
+    ("source", "read", "written", "restored_as"),
+    [
+        (["see ", Inline("i"), " now"], ["see ", Inline(0), "now"], [Inline(0), "NOW SEE"], [Inline("i"), " NOW SEE"]),
+        (["see ", Inline("i"), " now"], ["see ", Inline(0), "now"], ["NOW", Inline(0)], ["NOW", " ", Inline("i")]),
+        (["a", Inline("note"), " b"], ["a", Inline(0), " b"], ["A ", Inline(0), "B"], ["A", Inline("note"), " B"]),
+        ([Inline("ref"), " a"], [Inline(0), "a"], [Inline(0), "A"], [Inline("ref"), " A"]),
+        (["a", NOTE, " b"], ["a", Inline(0), " b"], ["A ", Inline(0), "B"], ["A", NOTE, " B"]),
+        (["10", NOTE, " b"], ["10", Inline(0), " b"], ["B 10", Inline(0)], ["B 10", NOTE]),
+        (["1.", NOTE], ["1.", Inline(0, ["1"])], ["1.", Inline(0, ["1"])], ["1.", NOTE]),
+        (["a.", NOTE], ["a.", Inline(0)], ["A.", Inline(0)], ["A.", NOTE]),
+        (["H", NOTE, "O"], ["H", Inline(0, ["1"]), "O"], [Inline(0, ["H1O"])], [Inline("sup", ["H1O"])]),
+        (["a ", NOTE], ["a ", Inline(0, ["1"])], ["A ", Inline(0, ["1"])], ["A ", NOTE]),
+        (["a", Inline("b", ["c"])], ["a", Inline(0, ["c"])], [Inline(0, ["C"]), "A"], [Inline("b", ["C"]), "A"]),
+    ],
+)
+def test_spaces_around_what_has_no_text(source, read, written, restored_as):
+    """The model reads one space where an image is a word, and a note comes after a word."""
+    contents = []
+    assert read_block(source, contents) == read
+    assert restored(written, contents) == restored_as
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "expected"),
+    [
+        ("<p>The king<sup>1</sup> sleeps.</p>", "Der König schläft.", "<p>Der König<sup>1</sup> schläft.</p>"),
+        ("the king<sup><a href=x>2</a></sup> sleeps", "der König ruht", "der König<sup><a href=x>2</a></sup> ruht"),
+    ],
+)
+def test_numbers_of_notes_in_html_stay(source, translation, expected):
+    found = document(source, markup=True)
+    assert found.sentences == [visible_text(re.sub("<sup>.*?</sup>", "", source))]
+    assert found.join([translation], [aligned(found.sentences[0], translation, "0-0 1-1 2-2")]) == expected
 
 
 def test_an_element_may_go_over_sentences():

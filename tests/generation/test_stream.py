@@ -139,6 +139,9 @@ def test_output_grows_and_an_interrupted_one_is_continued(translate, source, exp
     partial.write_bytes(content[:5])  # as a power failure leaves it
     code, _, error = translate(*arguments, "--resume")
     assert code == 2 and "out.partial is shorter than its record" in error
+    partial.write_bytes(content.replace(content[:1], b"#", 1))
+    code, _, error = translate(*arguments, "--resume")
+    assert code == 2 and "out.partial was changed after it was written; use --overwrite" in error
     partial.write_bytes(content)
     record.write_text(recorded.replace('"glossary": null', '"glossary": "0f"'))
     code, _, error = translate(*arguments, "--resume")

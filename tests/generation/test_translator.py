@@ -23,9 +23,12 @@ from residual_hf.generation import decode
 from residual_hf.generation.decode import search
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.long_text import split_text
+from residual_hf.generation.markup import translate_blocks
+from residual_hf.generation.stream import check_lengths
 from residual_hf.generation.translator import Hypothesis, Translator, joined
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.pipeline_translation import TranslationPipeline
+from residual_hf.model.pipeline_translation import Text2TextGenerationPipeline, TranslationPipeline
+from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 
 SETTINGS = DecodingSettings(num_beams=3, max_length_a=1, max_length_b=3)
 LONG = " ".join(SENTENCES * 4)
@@ -74,6 +77,95 @@ def test_a_model_without_an_end_token_is_refused(plain, monkeypatch):
     monkeypatch.setattr(plain.model.generation_config, "eos_token_id", None)
     with pytest.raises(InputError, match="eos_token_id: missing"):
         plain.translate(SENTENCES[0])
+
+
+KEPT = [
+    *("-", "...", "123", "12:30 - 14:00", "* * *", "😊", "6171-1231", " 50 % ", "٣٤", "½ ²", "№ 7", "①"),
+    *("👩\u200d⚕\ufe0f", "🇩🇪", "ℹ\ufe0f", "1\ufe0f\u20e3", "Ⅳ.", "。", "ーー", "ـــ", "\u0301", "\u200b", "\ue000"),
+    *("{name}", "%1$s: 5", "https://example.org/a?b=c"),
+]
+READ = ["5 km", "7 Hunde", "№ 5a", "三", "कि", "ไทย", "ª", "x {name}", "<b>5</b>"]
+
+
+def test_lines_without_letters_are_kept_whoever_translates(plain):
+    sentences = [SENTENCES[0], *KEPT, *READ]
+    pipe = TranslationPipeline(plain.model, tokenizer=plain.tokenizer, device="cpu")
+    found = plain.hypotheses(sentences, 2, alignments=True)
+    assert [best[0].text for best in found[1 : len(KEPT) + 1]] == KEPT
+    assert all(best[0].text != text for best, text in zip(found[len(KEPT) + 1 :], READ, strict=True))
+    assert [(best[1].text, best[0].score, best[0].alignment.links) for best in found[1:3]] == [
+        ("-", 0.0, []),
+        ("...", 0.0, []),
+    ]
+    options = {"batch_size": 4, "max_new_tokens": 9, "return_tensors": True, "return_text": True}
+    piped = pipe(sentences, return_alignments=True, **options)
+    assert [each["translation_text"] for each in piped[1 : len(KEPT) + 1]] == KEPT
+    assert not {each["translation_text"] for each in piped[len(KEPT) + 1 :]} & {*READ}
+    kept = piped[3]
+    assert (kept["alignment"], kept["word_scores"]) == ([], [1.0])
+    assert kept["translation_token_ids"].tolist() == [
+        2,
+        *plain.tokenizer("123", add_special_tokens=False)["input_ids"],
+    ]
+    blocks = translate_blocks(plain, [[text] for text in KEPT])
+    assert ["".join(map(str, block)) for block in blocks] == KEPT
+
+
+def test_a_model_of_one_language_reads_lines_without_letters():
+    speller = translator(source_lang="en", target_lang="en")
+    assert speller.translate(["123"]) != ["123"] and speller.translate([" "]) == [""]
+    pipe = Text2TextGenerationPipeline(
+        translator().model, tokenizer=speller.tokenizer, device="cpu", task="text2text-generation"
+    )
+    assert pipe("123") != [{"generated_text": "123"}]
+
+
+def test_a_tag_is_no_letter():
+    tagged = translator("<2de>", "<2fr>")
+    assert tagged.translate(["<2de> 123"]) == ["123"]
+    assert tagged.translate(["123"], target_lang="fr") == ["123"]
+
+
+CAPITALS = {
+    'A DOG SLEEPS. "I\'M {NAME}", I SAID, STRAßE 5A!': 'A dog sleeps. "I\'m {NAME}", I said, straße 5a!',
+    "NATO <B>DOGS</B> https://A.B/C": "Nato <B>dogs</B> https://A.B/C",
+    "USA": "USA",
+    "A dog SLEEPS": "A dog SLEEPS",
+    "你好 HTML": "你好 HTML",
+}
+
+
+@pytest.mark.parametrize("placeholders", [False, True])
+def test_a_line_in_capitals_is_read_in_lower_case_and_written_in_capitals(placeholders):
+    reader = translator(*PLACEHOLDER_TOKENS, source_lang="en", target_lang="de", placeholders=placeholders)
+    for text, read in CAPITALS.items():
+        assert placeholders or reader.inputs.edited(text).text == read
+        written = reader.inputs.restored("die Straße {x} <b>ist</b> www.a.de", text).text
+        assert written == (
+            "die Straße {x} <b>ist</b> www.a.de" if text == read else "DIE STRASSE {x} <b>IST</b> www.a.de"
+        )
+    turkish = translator(source_lang="tr", target_lang="tr-CY").inputs
+    assert turkish.edited("İSTANBUL'DA IŞIK").text == "İstanbul'da ışık"
+    assert turkish.restored("istanbul", "IŞIK").text == "İSTANBUL"
+
+
+def test_lines_in_capitals_are_translated_by_all_ways_in():
+    fields = {"source_lang": "en", "target_lang": "de"}
+    reader, (first, *_) = translator(**fields), SENTENCES
+    pipe = TranslationPipeline(reader.model, tokenizer=reader.tokenizer, device="cpu")
+    capital = first[0].upper() + first[1:].lower()
+    ((plain,), (upper,)) = reader.hypotheses([capital, first.upper()], alignments=True)
+    assert upper.text == plain.text.upper() != plain.text
+    assert upper.alignment.links == plain.alignment.links and upper.alignment.source == first.upper()
+    assert pipe(first.upper())[0]["translation_text"] == pipe(capital)[0]["translation_text"].upper()
+    assert translate_blocks(reader, [[first.upper()]]) == [[upper.text]]
+    for other in (translator(**fields, reads_capitals=True), translator()):
+        assert other.inputs.edited(first.upper()).text == first.upper()
+
+
+def test_a_long_line_without_letters_is_not_too_long(plain):
+    assert plain.translate("-" * 999) == "-" * 999
+    assert check_lengths(plain, ["-" * 999], "error", "lines") == 1
 
 
 def test_pipeline_and_translator_agree_on_empty_lines(plain):

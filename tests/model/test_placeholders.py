@@ -13,7 +13,16 @@ from residual_hf.generation import translator as translator_module
 from residual_hf.generation.decode import Candidate
 from residual_hf.generation.translator import Translator
 from residual_hf.model.pipeline_translation import TranslationPipeline
-from residual_hf.model.placeholders import PLACEHOLDER, PLACEHOLDER_TOKENS, EditedText, masked, masked_pair, restored
+from residual_hf.model.placeholders import (
+    PLACEHOLDER,
+    PLACEHOLDER_TOKENS,
+    EditedText,
+    masked,
+    masked_pair,
+    restored,
+    with_emoji,
+    without_emoji,
+)
 from residual_hf.model.translation_inputs import TranslationInputs
 
 TEXTS = [
@@ -86,10 +95,74 @@ def test_a_span_ends_where_a_word_without_spaces_begins(span):
 
 
 @pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("%ds ago", ["%d"]),
+        ("%dx%d", ["%d", "%d"]),
+        ("%dpx, %.2fkm, %1$smal", ["%d", "%.2f", "%1$s"]),
+        ("%d%%", ["%d", "%%"]),
+        ("%s%d", ["%s", "%d"]),
+        ("%date% and %name%", ["%date%", "%name%"]),
+        ("100%sicher, 5 %ige", []),
+    ],
+)
+def test_formats_of_printf_may_touch_letters(text, spans):
+    assert PLACEHOLDER.findall(text) == spans
+
+
+@pytest.mark.parametrize(
     "text", ["{Hello, world}", "100 %", "see {that one} now", "(www)", "a}} b {{", "a:b :) 1:name :smile:"]
 )
 def test_other_text_is_none(text):
     assert not PLACEHOLDER.findall(text)
+
+
+@pytest.mark.parametrize(
+    "emoji",
+    [
+        "😊",
+        "👩\u200d👩\u200d👧\u200d👦",
+        "👍🏽",
+        "🇩🇪",
+        "1️⃣",
+        "❤️",
+        "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
+        "👩\u200d⚕️",
+        "🏳️\u200d🌈",
+        "⭐",
+        "☎️",
+        "🤷🏻\u200d♀️",
+        "#️⃣",
+        "👁️\u200d🗨️",
+        "🧑🏾\u200d❤️\u200d💋\u200d🧑🏻",
+        "🦉🐻",
+    ],
+)
+def test_emoji_are_kept_beside_the_words_that_they_are_beside(emoji):
+    source, translation = "the owl {}calls the bear", "die Eule {}ruft den Bären an"
+    for text, expected in (
+        (source.format(f"{emoji} "), translation.format(f"{emoji} ")),
+        (f"{emoji} {source}.", f"{emoji} {translation}."),
+        (f"{source} {emoji}.", f"{translation} {emoji}."),
+        (f"{source}{emoji}", f"{translation}{emoji}"),
+        (f"{source}. {emoji}", f"{translation}. {emoji}"),
+    ):
+        text, expected = text.replace("{}", ""), expected.replace("{}", "")
+        read = without_emoji(text)
+        assert read.text == source.replace("{}", "") + "." * ("." in text)
+        written = translation.replace("{}", "") + "." * ("." in text)
+        assert with_emoji(written, read).text == expected and with_emoji(read.text, read).text == text
+    assert without_emoji(emoji).text == emoji and not without_emoji("a ★ # 12 © ♪ z").edits
+
+
+def test_a_translator_does_not_read_emoji(monkeypatch):
+    tokenizer = tiny_tokenizer()
+    translator = Translator(tiny_model(tokenizer), tokenizer)
+    monkeypatch.setattr(translator_module, "search", copy)
+    text = "zwei 👩‍⚕️ Katzen schlafen 🇩🇪"
+    ((found,),) = translator.hypotheses([text], alignments=True)
+    assert found.text == text and tokenizer.unk_token_id not in translator.encode([text])[0][0]
+    assert len(found.alignment.word_scores) == 5
 
 
 def test_numbered_tags_are_spans():
@@ -101,6 +174,7 @@ def test_they_come_back_in_any_order_without_tokens_of_the_model():
     assert edited.text.endswith("<ph10> 20 21")
     assert restored("<ph2> <ph1>", masked("{x} {y}")).text == "{y} {x}"
     assert restored("<ph1>, <ph9>!", masked("{x}")).text == "{x}, !"
+    assert restored("<ph1> <ph1> a <ph1>", masked("{x} {x} b")).text == "{x} {x} a "
 
 
 def test_a_pair_has_tokens_where_both_sides_have_the_span_as_often():
@@ -125,7 +199,7 @@ def test_tokenizers_keep_tokens_and_the_text_around_them(kind):
         edited = masked(text)
         ids = tokenizer(edited.text)["input_ids"]
         assert set(tokenizer.convert_ids_to_tokens(ids)) >= {edit.new for edit in edited.edits}
-        assert restored(tokenizer.decode(ids, skip_special_tokens=True), edited).text == text
+        assert restored(tokenizer.decode(ids, skip_special_tokens=True), edited).text == text.strip()
 
 
 def copy(model, sources, *arguments, **options):

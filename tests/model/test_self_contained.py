@@ -6,6 +6,7 @@ import importlib
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -325,3 +326,34 @@ def test_model_code_needs_nothing_else_of_the_package(folder):
             node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
         ]
         assert not [module for module in modules if module.startswith("residual_hf")], path.name
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A copy of the model code, in the place of the package, that a test may remove."""
+    package = shutil.copytree(Path(self_contained.__file__).parent, tmp_path / "installed")
+    monkeypatch.setattr(self_contained, "__file__", str(package / "self_contained.py"))
+    self_contained._code_with.cache_clear()
+    yield package
+    self_contained._code_with.cache_clear()
+
+
+def test_a_package_that_is_replaced_during_training(tokenizer, installed, tmp_path):
+    model = tiny_model(tokenizer).train()
+    for file in installed.glob("*.py"):
+        file.write_text("newer = True\n")
+    save_checkpoint(model, tokenizer, tmp_path / "replaced")
+    shutil.rmtree(installed)
+    save_checkpoint(model, tokenizer, tmp_path / "removed")
+    for folder in (tmp_path / "replaced", tmp_path / "removed"):
+        assert "class ResidualConfig" in (folder / "configuration_residual.py").read_text()
+        assert "auto_map" in json.loads((folder / "config.json").read_text())
+
+
+def test_weights_are_saved_where_the_code_cannot_be_read(tokenizer, installed, tmp_path, caplog):
+    model = tiny_model(tokenizer)
+    shutil.rmtree(installed)
+    save_checkpoint(model, tokenizer, tmp_path / "saved")
+    assert "The model code is not saved" in caplog.text
+    loaded, _ = load_checkpoint(tmp_path / "saved")
+    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)

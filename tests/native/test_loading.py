@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
-from support.native_library import isa, needs_kernels  # noqa: F401
+from support.native_library import AVAILABLE, isa, needs_kernels  # noqa: F401
 
 from residual_hf import native
 from residual_hf.base.choices import DECODING_DTYPES
@@ -76,6 +76,18 @@ def test_a_library_that_the_cpu_cannot_run_is_not_loaded(monkeypatch):
     assert "avx512: this CPU or system lacks it" in load()[1] or "neon" in load()[1]
     assert native.INSTRUCTION_SETS[load()[0].instruction_set()] in ("neon", "avx2")
     assert not [path for path in loaded if "avx512" in path]
+
+
+@needs_kernels
+def test_a_chosen_library_that_the_cpu_cannot_run_is_not_used(monkeypatch):
+    """Each library asks the CPU and the system itself, Linux also for the tiles of AMX."""
+    monkeypatch.setattr(native.logger, "warning_once", lambda line: None)
+    for name in native.INSTRUCTION_SETS[1:]:
+        if path := native._built(f"_kernels_{name}"):
+            monkeypatch.setenv("RESIDUAL_HF_NATIVE", str(path))
+            library, report = load()
+            assert (name in AVAILABLE) == (library is not None)
+            assert report == f"native kernels: {name}" or f"{path}: this CPU or system lacks {name}" in report
 
 
 def test_unknown_instruction_set(monkeypatch):

@@ -83,7 +83,7 @@ def test_better_modes_are_those_with_a_lower_loss():
     own, equal, broken = measured(HEALTHY), measured(HEALTHY, "pre_ln"), measured(HEALTHY[:5], "xskip")
     report = CheckReport("trains", [], own, [equal, broken, faster], 3, 5.0, "")
     assert [m.mode for m in report.better] == ["deep_norm"]
-    assert "better in the same updates: deep_norm (3 modes tried, 3 to the end)" in str(report)
+    assert "updates: deep_norm (3 modes tried, 3 to the end). So few updates do not tell" in str(report)
 
 
 def test_command(tmp_path, capsys, monkeypatch):

@@ -97,6 +97,17 @@ def test_tags_of_the_model_are_kept(base):
     assert proposed("tagged")[1]["data"]["language_tags"] == "source"
 
 
+def test_what_the_model_learned_with_is_in_the_recipe(base, caplog):
+    marked = tiny_model(tiny_tokenizer(), placeholders=True, term_tags=True)
+    save_checkpoint(marked, tiny_tokenizer(), base / "run" / "model")
+    (base / "terms").write_text("dog\tHund\n")
+    (base / "run" / "recipe.yaml").write_text("data: {glossary: terms}\n")
+    write_first_recipe(Path("corpus.en"), Path("corpus.de"), Path("out"), start="run", trial_seconds=0.1)
+    recipe = load_recipe("out/recipe.yaml")
+    assert recipe.data.placeholders and recipe.data.glossary == str((base / "terms").resolve())
+    assert "missing, but the model of model.from was trained with it" not in caplog.text
+
+
 def test_what_cannot_be_trained_is_refused(base):
     foreign_model("m2m100", base / "m2m100")
     with pytest.raises(InputError, match="--from: m2m100: its M2M100Tokenizer has no code for one of the languages"):

@@ -37,6 +37,7 @@ def test_two_files_become_a_recipe_that_trains(corpus, capsys):
     assert main(["init", "corpus.en", "corpus.de", "--trial", "0.1"]) == 0
     printed = capsys.readouterr().out
     assert "data: 360 training, 20 validation and 20 test pairs" in printed
+    assert "data.cleaning of the training pairs: kept 360 of 360 pairs\n" in printed
     assert "time: about" in printed and "tokens per second" in printed and "GB free" in printed
     assert "warning: the text" not in printed
     assert "warning: 360 training pairs are too few" in printed
@@ -141,14 +142,21 @@ def test_file_name_without_a_language(name):
 
 @pytest.mark.parametrize(
     ("options", "languages"),
-    [({}, ("en-US", "de")), ({"source_lang": "de"}, ("de", "en-US")), ({"target_lang": "en"}, ("de", "en"))],
+    [
+        ({}, ("en", "de")),
+        ({"source_lang": "de"}, ("de", "en")),
+        ({"target_lang": "en"}, ("de", "en")),
+        ({"source_lang": "en-US"}, ("en-US", "de")),
+    ],
 )
 def test_languages_that_a_table_names_in_any_case(tmp_path, options, languages):
-    rows = ["EN-US,DE", *(f"one {i},eins {i}" for i in range(40))]
+    rows = ["EN-US,DE", *(f"one {i},eins {i}" for i in range(40)), *["two,zwei"] * 3]
     write(tmp_path, "memory.csv", rows)
     plan = write_first_recipe(tmp_path / "memory.csv", folder=tmp_path / "out", trial_seconds=0, **options)
     recipe = load_recipe(plan.recipe)
     assert (recipe.source_lang, recipe.target_lang) == languages
+    pairs = plan.split.train
+    assert f"kept {pairs - 2} of {pairs} pairs; dropped: 2 duplicate" in str(plan)  # as `train` will
     first = "eins" if languages[0] == "de" else "one"
     assert (tmp_path / "out" / f"train.{languages[0]}").read_text().startswith(first)
 

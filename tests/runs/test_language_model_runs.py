@@ -133,7 +133,12 @@ def test_saved_model_has_the_perplexity_that_was_scored(finished, capsys):
     assert metrics["test"]["tokens"] == len(ids) - 1
     assert metrics["test"]["nll"] == pytest.approx(total / (len(ids) - 1), rel=1e-5)
     text = str(folder / "test")
-    assert main(["evaluate", str(folder / "run"), "--text", text, "--block-size", "33", "--context-window", "8"]) == 0
+    assert (
+        main(
+            ["evaluate", str(folder / "run"), "--text", text, "--block-size", "33", "--context-window", "8", "--json"]
+        )
+        == 0
+    )
     report = json.loads(capsys.readouterr().out)
     assert report["nll"] == pytest.approx(metrics["test"]["nll"], rel=1e-5)
     assert {name: report[name] for name in ("tokens", "words")} == {
@@ -147,7 +152,7 @@ def test_context_lowers_the_perplexity_of_the_same_tokens(finished, capsys):
     found = []
     for window in (0, 6):
         arguments = ["--text", str(folder / "valid"), "--block-size", "12", "--context-window", str(window)]
-        assert main(["evaluate", str(folder / "run"), *arguments]) == 0
+        assert main(["evaluate", str(folder / "run"), *arguments, "--json"]) == 0
         found.append(json.loads(capsys.readouterr().out))
     assert found[1]["nll"] < found[0]["nll"] and found[1]["tokens"] == found[0]["tokens"]
 
@@ -155,9 +160,8 @@ def test_context_lowers_the_perplexity_of_the_same_tokens(finished, capsys):
 def test_files_of_the_same_name_are_scored_both(finished, tmp_path, capsys):
     folder, _ = finished
     shutil.copy(folder / "valid", tmp_path / "test")
-    assert (
-        main(["evaluate", str(folder / "run"), "--text", str(folder / "test"), "--text", str(tmp_path / "test")]) == 0
-    )
+    texts = ["--text", str(folder / "test"), "--text", str(tmp_path / "test")]
+    assert main(["evaluate", str(folder / "run"), *texts, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert list(report) == ["test", "test (2)"] and report["test"]["nll"] != report["test (2)"]["nll"]
     (tmp_path / "out").mkdir()
@@ -294,7 +298,7 @@ def test_evaluate_names_what_does_not_fit(finished, tmp_path, capsys):
             ["--source", text, "--reference", text, "--sample-break-mode", "eos"],
             "--sample-break-mode: only with --text",
         ),
-        (["--text", text, "--context-window", "63"], "context_window: 63 given"),
+        (["--text", text, "--context-window", "63"], "--context-window: 63 given"),
     ):
         assert main(["evaluate", model, *arguments]) == 2
         assert message in capsys.readouterr().err

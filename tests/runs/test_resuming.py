@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,12 +19,14 @@ from transformers import AutoTokenizer, TrainerState
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, read_json_lines, write_atomically
+from residual_hf.checkpoint import load_checkpoint
+from residual_hf.cli import main
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.data.shortlist import load_shortlist
 from residual_hf.model.checksums import write_checksums
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import from_mapping
-from residual_hf.native import library
+from residual_hf.native import instruction_set, library
 from residual_hf.records.run_record import RunRecord
 from residual_hf.runs import final_model
 from residual_hf.runs import run as run_module
@@ -223,6 +226,21 @@ def test_a_run_stopped_by_patience_goes_on_with_more(tmp_path):
     assert train(changed(recipe, "training", patience=3), resume=True)["updates"] == 8
 
 
+def test_a_run_that_stops_after_its_minutes_goes_on_when_it_is_resumed(tmp_path, caplog):
+    settings = {"max_updates": 3, "eval_every": 3, "eval_bleu": False}
+    whole, recipe = make_recipe(tmp_path / "a", **settings), make_recipe(tmp_path / "b", max_minutes=1e-9, **settings)
+    train(whole)
+    folder = Path(recipe.output_dir)
+    assert train(recipe)["updates"] == 1
+    assert "training.max_minutes: stopped at update 1 of 3; --resume trains on" in caplog.text
+    load_checkpoint(folder / "model")
+    assert train(recipe, resume=True)["updates"] == 2
+    assert train(changed(recipe, "training", max_minutes=None), resume=True)["updates"] == 3
+    last = "checkpoints/checkpoint-3/model.safetensors"
+    assert (folder / last).read_bytes() == Path(whole.output_dir, last).read_bytes()
+    assert not RunRecord.read(folder).out_of_time
+
+
 def test_the_precisions_and_commits_of_all_starts_are_recorded(run, monkeypatch, caplog):
     recipe, folder = run
     first = RunRecord.read(folder)
@@ -243,6 +261,17 @@ def test_the_precisions_and_commits_of_all_starts_are_recorded(run, monkeypatch,
     assert 6000 < record.seconds < 6300 and read_json(folder / "metrics.json")["minutes"] >= 100
     assert caplog.text.count("will differ in their last digits") == 1  # at the first of the two
     assert f"device: {first.device}, now a CPU, 9 threads" in caplog.text
+
+
+def test_other_kernels_are_recorded_and_named(run, monkeypatch, caplog):
+    recipe, folder = run
+    first = RunRecord.read(folder).kernels
+    assert first.split(",")[0] == instruction_set()
+    monkeypatch.setattr("residual_hf.records.run_record.instruction_set", lambda: "other")
+    train(changed(recipe, "training", max_updates=6), resume=True)
+    other = f"other,{first.partition(',')[2]}"
+    assert RunRecord.read(folder).kernels == f"{first}, then {other}"
+    assert f"another order (kernels: {first}, now {other})" in caplog.text
 
 
 def test_a_resumed_run_evaluates_and_logs_as_often_as_its_recipe_says(run):
@@ -379,8 +408,20 @@ def test_a_finished_run_gets_a_shortlist_and_is_scored_with_it(stream, tmp_path,
     train(recipe, resume=True)
     shortlist = load_shortlist(folder, ResidualConfig.from_pretrained(folder / "model"))
     for settings, given in used:
-        assert settings.shortlist == (library() is not None)
-        np.testing.assert_array_equal(given.candidates, shortlist.candidates)
+        assert settings.shortlist == (given is not None) == (library() is not None)
+        if given is not None:
+            np.testing.assert_array_equal(given.candidates, shortlist.candidates)
+    evaluated = tmp_path / "scores"
+    pair = ["--source", str(folder / "test.sources.txt"), "--reference", str(folder / "test.references.txt")]
+    options = ["--output-dir", str(evaluated), *(["--shortlist"] if library() else [])]
+    assert main(["evaluate", str(folder), *pair, *options]) == 0
+    translations = (evaluated / "test.references.translations.txt").read_text()
+    assert translations == (folder / "test.hypotheses.txt").read_text()
+    named = (
+        "with the lexical shortlist (`residual-hf evaluate --shortlist`"
+        in (folder / "model" / "README.md").read_text()
+    )
+    assert named == (library() is not None)
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     assert {*tokenizer.all_special_ids} <= {*shortlist.frequent} and len(used) == 2
     (green,), (grün,) = (tokenizer(text, add_special_tokens=False).input_ids[-1:] for text in ("green", "grün"))

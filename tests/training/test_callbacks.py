@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from residual_hf.base.interrupts import SIGNALS
+from residual_hf.base.tables import duration, figure
 from residual_hf.runs.reading import TerminalHandler
 from residual_hf.training import callbacks
 from residual_hf.training.callbacks import (
     EvaluationSummary,
     InterruptCallback,
     RecordCallback,
-    duration,
 )
 
 
@@ -126,3 +126,10 @@ def test_a_closed_terminal_does_not_stop_the_log(monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Closed())
     TerminalHandler().handle(logging.makeLogRecord({"msg": "update 1"}))
+
+
+def test_numbers_are_plain():
+    assert [figure(value) for value in (0.0312512, 2.5, 9999.4, 9999.6, 12314.4, 1.74e9)] == [
+        "0.03125", "2.5", "9999", "10,000", "12,314", "1,740,000,000",
+    ]  # fmt: skip
+    assert (figure(float("nan")), figure(float("inf")), figure(-20000.0)) == ("nan", "inf", "-20,000")

@@ -8,6 +8,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from residual_hf.cli import main
 from residual_hf.runs.average import average_run
 from residual_hf.runs.run import train
 from residual_hf.training.checkpoints import (
+    KeepCheckpoints,
     average_weights,
     best_checkpoints,
     choose_checkpoints,
@@ -68,6 +70,17 @@ def test_checkpoints_that_were_not_kept_are_not_replaced_by_others(tmp_path, cap
     with pytest.raises(InputError, match="3 best by nll checkpoints requested, but only 2 were kept"):
         choose_checkpoints(folder, 3, of="best")
     assert names(choose_checkpoints(folder, 3, fewer=True)) == ["checkpoint-20", "checkpoint-25"]
+
+
+def test_of_a_linked_checkpoint_only_the_link_is_deleted(tmp_path):
+    folder = make_checkpoints(tmp_path / "run" / "checkpoints", [3.0, 2.0, 1.0])
+    moved = shutil.move(folder / "checkpoint-5", tmp_path / "archive")
+    (folder / "checkpoint-5").symlink_to(moved)
+    before = sorted(path.name for path in Path(moved).iterdir())
+    state = SimpleNamespace(is_world_process_zero=True, best_model_checkpoint=None)
+    KeepCheckpoints(folder, keep_last=1, keep_best=1, metric="nll").on_save(None, state, None)
+    assert [path.name for path in folder.iterdir()] == ["checkpoint-15"]
+    assert sorted(path.name for path in Path(moved).iterdir()) == before
 
 
 def test_a_checkpoint_that_was_cut_off_is_not_whole(tmp_path):

@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 
 SHOWN, CONTRASTS = 12, 4
 CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
-WORD = re.compile(rf"\s*(?:[{CJK}]|[^\W{CJK}]+|\S)")
+WORD = re.compile(rf"(?<!\s)\s*(?:[{CJK}]|[^\W{CJK}]+|\S)")
 
 
 @dataclass(frozen=True)

@@ -264,3 +264,12 @@ def test_depths_are_those_below_the_largest(monkeypatch):
     for layers, expected in {18: [6, 12, 18], 50: [6, 12, 18, 36, 50], 2: [2]}.items():
         points = FIGURES["b2t-9"].points("b2t", 1, {"layers": layers, "updates": 1})
         assert [point.x for point in points] == expected
+
+
+def test_figures_are_listed_without_a_name():
+    listed = run_here(SCRIPT)
+    lines = listed.stdout.splitlines()
+    assert listed.returncode == 0 and len(lines) > 20
+    assert any(line.startswith("resi_dual-2 ") and "figure 2" in line for line in lines)
+    refused = run_here(SCRIPT, "resi_dual-2")
+    assert refused.returncode == 2 and "--output-dir: missing" in refused.stderr

@@ -1,0 +1,93 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Blocks of text with inline elements, and what a model reads of elements without text and of notes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+
+class Inline(NamedTuple):
+    """A part of a block with markup; see `markup`. A `link` is around a word of the translation in any case."""
+
+    content: Any
+    pieces: list[str | Inline] = []  # never changed
+    keep: bool = False
+    link: bool = False
+
+
+Block = list[str | Inline]
+
+
+def plain_text(block: Block) -> str:
+    """The text of a block, with that of its elements."""
+    return "".join(piece if isinstance(piece, str) else plain_text(piece.pieces) for piece in block)
+
+
+LINES = ("\n", "\v")
+"""Characters before the start of a line."""
+AFTER_WORD = re.compile(r"(?:[^\W\d_][^\w\s]*|\d)\Z")
+NOTE = re.compile(r"[\d*†‡§,–-]{1,5}")
+"""What an element has that the model does not read: a number directly after a word."""
+
+
+class Content(NamedTuple):
+    """The content of an element, and whether it is without text: between two spaces, or after a word, as notes are.
+
+    Of a note with text, `value` is the element.
+    """
+
+    value: Any
+    is_word: bool = False
+    follows_word: bool = False
+
+
+def read_block(block: Block, contents: list[Content], *, at_start: bool = True) -> Block:
+    """A block whose elements have numbers as content, which are the places of their contents in a list.
+
+    The model reads one space where an element without text is between two, and none where one is before the first
+    word of a paragraph (`at_start`).
+    """
+    found: Block = []
+    for previous, piece, following in zip(["", *block], block, [*block[1:], ""], strict=False):
+        last = found[-1] if found else ""
+        if isinstance(piece, str):
+            is_word = isinstance(last, Inline) and contents[last.content].is_word
+            found.append(piece[1:] if is_word else piece)
+            continue
+        before, after = plain_text([previous])[-1:], plain_text([following])[:1]
+        if NOTE.fullmatch(plain_text([piece])) and AFTER_WORD.search(plain_text([previous])) and not after.isalnum():
+            piece = Inline(piece)
+        empty = plain_text([piece]) == ""
+        if (at_start and not found) or before in LINES:
+            before = " "
+        follows_word = empty and before.strip() != "" and not after.isalnum()
+        number = len(contents)
+        contents.append(Content(piece.content, empty and before == after == " ", follows_word))
+        found.append(piece._replace(content=number, pieces=read_block(piece.pieces, contents, at_start=False)))
+    return found
+
+
+def restored(block: Block, contents: list[Content]) -> Block:
+    """A block with the contents of its elements, after `read_block`."""
+    found: Block = []
+    space = ""
+    for piece, following in zip(block, [*block[1:], None], strict=False):
+        if isinstance(piece, str):
+            found.append(space + piece)
+            space = ""
+            continue
+        if space:
+            found.append(space)
+            space = ""
+        content, last = contents[piece.content], found[-1] if found else ""
+        if isinstance(last, str) and last[-1:] in ("", " ", *LINES):
+            moves = content.follows_word and bool(found)
+            space = " " * ((content.is_word or moves) and following is not None)
+            if moves:
+                found[-1] = last[:-1]
+        elif content.is_word:
+            found.append(" ")
+        written = piece._replace(content=content.value, pieces=restored(piece.pieces, contents))
+        found.append(content.value if isinstance(content.value, Inline) else written)
+    return found

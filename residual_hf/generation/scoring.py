@@ -1,0 +1,131 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Translations of an encoded corpus, and log-probabilities of given translations: what `residual-hf score` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from residual_hf.base.errors import InputError
+from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.shortlist import Shortlist
+from residual_hf.data.text_files import iter_lines
+from residual_hf.model.alignment import padded
+from residual_hf.model.placeholders import masked_pair, without_emoji
+
+from .decode import rows_by_tag, sequence_log_probs
+from .generation_settings import DecodingSettings
+from .translator import Translator, check_sentences
+
+WINDOW = 1000  # pairs
+
+
+def translate_corpus(
+    model: Any,
+    tokenizer: Any,
+    corpus: EncodedCorpus,
+    sentences: Sequence[str],
+    settings: DecodingSettings | None = None,
+    shortlist: Shortlist | None = None,
+) -> list[str]:
+    """What `Translator.translate` returns for sentences that are encoded as the sources of a corpus, in its order.
+
+    Several processes share the work and get the same list.
+    """
+    translator = Translator(model, tokenizer, settings, shortlist)
+    texts: dict[int, str] = {}
+    for rows, arguments in rows_by_tag(model, corpus):
+        sources: list[Any] = [corpus.source(row) for row in rows]
+        found = translator.translate_encoded(sources, [sentences[row] for row in rows], shared=True, **arguments)
+        texts |= {row: best.text for row, (best,) in zip(rows, found, strict=True)}
+    return [texts[row] for row in range(len(corpus))]
+
+
+class TranslationScore(NamedTuple):
+    """The sum of the log-probabilities (natural) of a translation's tokens, and their number, with its end.
+
+    As in the scores of a search, a tag of the target language has probability 1 and is not counted.
+    """
+
+    log_prob: float
+    tokens: int
+
+
+@torch.no_grad()
+def score_translations(
+    translator: Translator,
+    sentences: Sequence[str],
+    translations: Sequence[str],
+    *,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+) -> list[TranslationScore]:
+    """The score of each translation of a sentence, for filtering of pairs and for rescoring of n-best lists.
+
+    Raises:
+        InputError: as many translations as sentences are not given, a text has more tokens than the model reads, or
+            the model does not support a language.
+    """
+    if len(sentences) != len(translations):
+        raise InputError(f"translations: {len(translations)} given for {len(sentences)} sentences, must be as many")
+    check_sentences(sentences)
+    check_sentences(translations)
+    model, tokenizer, inputs = translator.model, translator.tokenizer, translator.inputs
+    pad, start = model.config.pad_token_id, model.generation_config.decoder_start_token_id
+    sources, arguments = translator.encode(sentences, source_lang, target_lang)
+    tag = [token for token in [arguments.get("forced_bos_token_id")] if token is not None]
+    read = [
+        masked_pair(*pair, learned=False)[1].text if inputs.has_placeholders else without_emoji(pair[1]).text
+        for pair in zip(sentences, translations, strict=True)
+    ]
+    targets = tokenizer(text_target=read, add_special_tokens=False, verbose=False)["input_ids"] if read else []
+    targets = [[*tag, *ids, model.config.eos_token_id] for ids in targets]
+    lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
+    for number, length in enumerate(lengths, start=1):
+        if inputs.positions is not None and length > inputs.positions:
+            raise InputError(f"pair {number} has {length} tokens, but the model reads at most {inputs.positions}")
+    found: dict[int, TranslationScore] = {}
+    rows = sorted(range(len(lengths)), key=lengths.__getitem__)
+    while rows:
+        count = max(1, translator.settings.max_tokens // max(1, lengths[rows[-1]]))
+        batch, rows = rows[-count:], rows[:-count]
+        ids = padded([sources[row] for row in batch], pad).to(model.device)
+        sizes = torch.tensor([len(sources[row]) for row in batch], device=model.device)
+        mask = (torch.arange(ids.shape[1], device=model.device) < sizes[:, None]).long()
+        sequences = padded([[start, *targets[row]] for row in batch], pad).to(model.device)
+        written = torch.tensor([len(targets[row]) for row in batch], device=model.device)
+        encoder = {"input_ids": ids, "attention_mask": mask}
+        sums = sequence_log_probs(model, encoder, sequences, written, forced=len(tag)).tolist()
+        tokens = [len(targets[row]) - len(tag) for row in batch]
+        found |= zip(batch, map(TranslationScore, sums, tokens), strict=True)
+    return [found[row] for row in range(len(lengths))]
+
+
+def read_pairs(table: Path | None, source: Path | None, translation: Path | None) -> Iterator[tuple[str, str]]:
+    """Pairs from two files with as many lines, or from a table of a source, a tab and a translation."""
+    if source is not None and translation is not None:
+        lines: list[Iterator[str]] = [iter_lines(source), iter_lines(translation)]
+        for number, (one, other) in enumerate(zip_longest(*lines), start=1):
+            if one is None or other is None:
+                shorter = source if one is None else translation
+                raise InputError(f"{shorter} has {number - 1} lines, the other file has more")
+            yield one, other
+        return
+    for number, line in enumerate(iter_lines(table), start=1):
+        cells = line.split("\t")
+        if len(cells) != 2:
+            raise InputError(f"{table or 'standard input'}: line {number} must be a source, a tab and a translation")
+        yield cells[0], cells[1]
+
+
+def scored(translator: Translator, pairs: Iterable[tuple[str, str]], **languages: str | None) -> Iterator[str]:
+    """Lines of the sum of log-probabilities, a tab and the number of tokens, for each pair, in constant memory."""
+    rest = iter(pairs)
+    while window := list(islice(rest, WINDOW)):
+        sentences, translations = ([pair[side] for pair in window] for side in (0, 1))
+        found = score_translations(translator, sentences, translations, **languages)
+        yield from (f"{score.log_prob:.4f}\t{score.tokens}" for score in found)

@@ -1,0 +1,92 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Log-probabilities of given translations."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
+
+from residual_hf.base.errors import InputError
+from residual_hf.checkpoint import save_checkpoint
+from residual_hf.cli import main
+from residual_hf.evaluation.metrics import corpus_scores
+from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.scoring import score_translations
+from residual_hf.generation.translator import Translator
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    tokenizer = tiny_tokenizer()
+    return save_checkpoint(tiny_model(tokenizer), tokenizer, tmp_path_factory.mktemp("scores") / "model")
+
+
+@pytest.mark.parametrize("tags", [None, "source", "target"])
+def test_scores_are_sums_of_log_probabilities(tags):
+    tokenizer = tiny_tokenizer("<2de>", "<2en>")
+    languages = {"source_lang": "en", "target_lang": "de"} if tags is None else {}
+    model = tiny_model(tokenizer, language_tags=tags, **languages)
+    translator = Translator(model, tokenizer, DecodingSettings(max_tokens=20))
+    found = score_translations(translator, SENTENCES, SENTENCES[::-1], target_lang="de")
+    sources, arguments = translator.encode(SENTENCES, target_lang="de")
+    tag = [arguments["forced_bos_token_id"]] if tags == "target" else []
+    for ids, text, (log_prob, tokens) in zip(sources, SENTENCES[::-1], found, strict=True):
+        labels = torch.tensor([*tag, *tokenizer(text).input_ids])  # with the end
+        decoder_input = torch.cat((torch.tensor([model.config.decoder_start_token_id]), labels[:-1]))
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids]), decoder_input_ids=decoder_input[None]).logits[0]
+        each = logits.log_softmax(-1)[torch.arange(len(labels)), labels][len(tag) :]
+        assert tokens == len(each) and log_prob == pytest.approx(each.sum().item(), abs=1e-4)
+
+
+def test_the_command_scores_a_table_or_two_files(folder, tmp_path, capsys, monkeypatch):
+    pairs = list(zip(SENTENCES, ["zwei Katzen", "ein Hund", "zwei", "a \U0001f989 dog"], strict=True))
+    table = "".join(f"{source}\t{translation}\n" for source, translation in pairs)
+    (tmp_path / "pairs.tsv").write_text(table)
+    for name, side in (("a.en", 0), ("a.de", 1)):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    files = ["--source", str(tmp_path / "a.en"), "--translation", str(tmp_path / "a.de")]
+    written = []
+    for arguments in ([str(tmp_path / "pairs.tsv")], files, []):
+        monkeypatch.setattr("sys.stdin", stdin(table.encode()))
+        assert main(["score", str(folder), *arguments]) == 0
+        written.append(capsys.readouterr().out)
+    assert written[0] == written[1] == written[2]
+    found = score_translations(Translator.from_pretrained(folder), *map(list, zip(*pairs, strict=True)))
+    assert written[0] == "".join(f"{score.log_prob:.4f}\t{score.tokens}\n" for score in found)
+    (tmp_path / "a.de").write_text("zwei\n")
+    (tmp_path / "one").write_text("zwei\n")
+    for arguments, message in (
+        (files, "a.de has 1 lines, the other file has more"),
+        (files[:2], "--source, --translation: both must be given"),
+        ([str(tmp_path / "one")], "line 1 must be a source, a tab and a translation"),
+        (["page.html"], "page.html: is no file with lines of text"),
+    ):
+        assert main(["score", str(folder), *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_what_the_model_cannot_read_is_refused(folder):
+    translator = Translator.from_pretrained(folder)
+    with pytest.raises(InputError, match=r"pair 2 has \d+ tokens, but the model reads at most"):
+        score_translations(translator, ["zwei", "zwei"], ["two", "two cats sleep " * 300])
+    with pytest.raises(InputError, match="translations: 1 given for 2 sentences"):
+        score_translations(translator, ["zwei", "zwei"], ["two"])
+    assert score_translations(translator, [], []) == []
+
+
+def test_evaluate_scores_no_tags(folder, tmp_path, capsys):
+    for name in ("page.html", "page.md"):
+        (tmp_path / name).write_text("<p>zwei</p>\n")
+    pages = ["--source", str(tmp_path / "page.html"), "--reference", str(tmp_path / "page.md")]
+    assert main(["evaluate", str(folder), *pages]) == 2
+    assert "page.html: is no file with lines of text" in capsys.readouterr().err
+
+
+def test_no_advice_names_an_option_that_no_command_has(caplog):
+    with caplog.at_level(logging.WARNING):
+        corpus_scores(["a dog ."] * 200, ["a dog ."] * 200, ["bleu"], "13a")
+    assert "force" not in caplog.text
