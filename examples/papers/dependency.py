@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import ResidualConnection
-from residual_hf.model.norms import AdaNorm, BatchNorm, RMSNorm
+from residual_hf.model.norms import AdaNorm, BatchNorm, DynamicTanh, RMSNorm
 from residual_hf.probes.representations import record
 from residual_hf.probes.sites import Sublayer, stacks, sublayers
 from residual_hf.probes.undisturbed import Batch
@@ -38,8 +38,8 @@ def dependency_matrix(model: nn.Module, batch: Batch, stack: str = "encoder") ->
     beta_ij = std(c_j) / sqrt(sum_k std(c_k)^2), with the standard deviation over features and the mean over tokens.
 
     Raises:
-        InputError: the mode of the stack is none of these, its norms are AdaNorms, which do not scale, or it is a
-            ResNet, whose stages have states of different sizes.
+        InputError: the mode of the stack is none of these, its norms do not scale (AdaNorm, DynamicTanh), or it
+            is a ResNet, whose stages have states of different sizes.
     """
     parts = [part for part in sublayers(model) if part.stack == stack]
     if not parts:
@@ -77,8 +77,8 @@ def normalizes_sum(part: Sublayer) -> bool:
 
 def gain(norm: nn.Module, total: Tensor) -> Tensor:
     """Factor by which a norm multiplies a sum (tokens, d_model), apart from its mean."""
-    if isinstance(norm, (AdaNorm, BatchNorm)):
-        raise InputError("norm_type: the dependency matrix is not defined for 'ada_norm' and 'batch_norm'")
+    if isinstance(norm, (AdaNorm, BatchNorm, DynamicTanh)):
+        raise InputError(f"norm_type: the dependency matrix is not defined for {type(norm).__name__}")
     size = total.norm(dim=-1, keepdim=True)
     if isinstance(norm, nn.LayerNorm):
         size = total.std(dim=-1, keepdim=True, correction=0)

@@ -1,5 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The norms that `norm_type` selects. Statistics are computed in fp32, or in fp64 for fp64 inputs."""
+"""The norms that `norm_type` selects, and functions in their place.
+
+Statistics are computed in fp32, or in fp64 for fp64 inputs.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .initialization import BareParameters
 from .stack_config import StackConfig
 
 
@@ -66,6 +70,40 @@ class AdaNorm(nn.Module):
         return (self.scale * (1 - self.slope * y).detach() * y).to(hidden_states.dtype)
 
 
+class DynamicTanh(BareParameters):
+    """`g * tanh(a*x) + b`, a point-wise function in the place of a norm, with one learned scalar a.
+
+    Zhu et al. 2025, Transformers without Normalization (DyT), equation 1; a starts at 1/2, as in its code.
+    """
+
+    def __init__(self, size: int, eps: float = 0.0):  # has no variance, so no eps
+        super().__init__()
+        self.alpha = nn.Parameter(torch.full((1,), 0.5))
+        self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        x = hidden_states.to(at_least_fp32(hidden_states.dtype))
+        return (self.weight * self.bounded(self.alpha * x) + self.bias).to(hidden_states.dtype)
+
+    def bounded(self, x: Tensor) -> Tensor:
+        return torch.tanh(x)
+
+
+class DynamicErf(DynamicTanh):
+    """`g * erf(a*x + s) + b` with learned scalars a and s, initially 1/2 and 0.
+
+    Chen et al. 2025, Stronger Normalization-Free Transformers (Derf).
+    """
+
+    def __init__(self, size: int, eps: float = 0.0):
+        super().__init__(size)
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def bounded(self, x: Tensor) -> Tensor:
+        return torch.erf(x + self.shift)
+
+
 class BatchNorm(nn.BatchNorm1d):
     """`g * (x - mean) / sqrt(var + eps) + b` over all positions of a batch, in eval mode over those of training.
 
@@ -81,6 +119,8 @@ NORM_TYPES: dict[str, type[nn.Module]] = {
     "rms_norm": RMSNorm,
     "scale_norm": ScaleNorm,
     "ada_norm": AdaNorm,
+    "dynamic_tanh": DynamicTanh,
+    "dynamic_erf": DynamicErf,
     "batch_norm": BatchNorm,
 }
 TEXT_NORM_TYPES = tuple(name for name in NORM_TYPES if name != "batch_norm")

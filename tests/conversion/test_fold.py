@@ -148,9 +148,13 @@ def test_options_of_a_plain_stack_stay():
     torch.testing.assert_close(logits(fold(model)), logits(model), rtol=1e-5, atol=5e-6)
 
 
-def test_rms_norm_takes_a_scale_and_other_norms_say_so():
-    model = build("admin", norm_type="rms_norm")
+@pytest.mark.parametrize("norm_type", ["rms_norm", "dynamic_erf"])
+def test_other_norms_with_gains_take_a_scale(norm_type):
+    model = build("admin", norm_type=norm_type)
     torch.testing.assert_close(logits(fold(model)), logits(model), rtol=1e-5, atol=5e-6)
+
+
+def test_norms_without_a_gain_per_dimension_say_so():
     for norm_type in ("scale_norm", "ada_norm"):
         with pytest.raises(ValueError, match="has no gain per dimension"):
             fold(build("admin", norm_type=norm_type))

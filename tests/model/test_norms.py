@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from support.models import logits, make
@@ -25,6 +28,23 @@ def test_scale_norm_has_the_length_of_its_gain():
     nn.init.constant_(norm.weight, 0.3)
     torch.testing.assert_close(norm(x).norm(dim=-1), torch.full((3,), 0.3))
     assert norm(torch.zeros(2, 16)).abs().max() == 0
+
+
+@pytest.mark.parametrize("kind", ["dynamic_tanh", "dynamic_erf"])
+def test_functions_in_the_place_of_norms_equal_their_formulas(kind):
+    norm = NORM_TYPES[kind](8)
+    assert {name: p.unique().tolist() for name, p in norm.named_parameters()} == {
+        "alpha": [0.5], "weight": [1.0], "bias": [0.0], **({"shift": [0.0]} if kind == "dynamic_erf" else {})
+    }  # fmt: skip
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(3, 8)
+    a, g, b = (p.double().numpy() for p in (norm.alpha.data, norm.weight.data, norm.bias.data))
+    if kind == "dynamic_tanh":
+        expected = g * np.tanh(a * x.double().numpy()) + b
+    else:
+        expected = g * np.vectorize(math.erf)(a * x.double().numpy() + norm.shift.double().item()) + b
+    np.testing.assert_allclose(norm(x).detach().numpy(), expected, atol=1e-6)
 
 
 def test_ada_norm_equals_its_formula():

@@ -89,8 +89,9 @@ def test_dependencies_with_other_norms():
         for norm_type in ("rms_norm", "scale_norm")
     )
     assert scaled == pytest.approx(rms, abs=1e-3)
-    with pytest.raises(InputError, match="ada_norm"):
-        dependency.dependency_matrix(model_of("post_ln", norm_type="ada_norm"), batch)
+    for norm_type, name in {"ada_norm": "AdaNorm", "dynamic_erf": "DynamicErf"}.items():
+        with pytest.raises(InputError, match=f"not defined for {name}"):
+            dependency.dependency_matrix(model_of("post_ln", norm_type=norm_type), batch)
 
 
 def test_dependency_matrix_is_refused_for_other_modes():
