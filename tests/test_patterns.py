@@ -56,7 +56,8 @@ def literal_patterns(text):
         function = getattr(node, "func", None)
         if not (isinstance(function, ast.Attribute) and getattr(function.value, "id", "") in ("re", "regex")):
             continue
-        if node.args and isinstance(node.args[0], ast.Constant) and function.attr != "escape":
+        has_flags = function.attr == "compile" and len(node.args) > 1  # in a variable, with its flags
+        if node.args and isinstance(node.args[0], ast.Constant) and function.attr != "escape" and not has_flags:
             yield node.args[0].value, function.attr in SEARCHES
 
 

@@ -22,7 +22,7 @@ from .document import Document, decoded, has_text, read_bytes
 from .literal_text import marked, read_marks, write_marks
 
 UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
-TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]')
+TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"(\s*:)?)?|[{}\[\]]')
 """Of JSON; a text with a colon is a key."""
 PROPERTY = re.compile(
     r"^[ \t\f]*(?:[#!].*|(?:[^\\\s=:#!]|\\.)(?:[^\\\s=:]|\\.)*[ \t\f]*[=:]?[ \t\f]*((?:[^\\\r\n]|\\\r?\n|\\.)*))",
@@ -94,11 +94,11 @@ def _json_text(text: str, file: str) -> str:
     return json.dumps(text, ensure_ascii="\\u" in file and file.removeprefix("\ufeff").isascii())
 
 
-def _matches(pattern: re.Pattern[str]) -> Callable[[str], Iterator[Value]]:
+def _matches(find: Callable[[str], Iterator[re.Match[str]]]) -> Callable[[str], Iterator[Value]]:
     """The values that the group of a pattern finds."""
 
     def values(text: str) -> Iterator[Value]:
-        for match in pattern.finditer(text):
+        for match in find(text):
             if match[1]:
                 yield Value(unescaped(match[1]), *match.span(1))
 
@@ -147,7 +147,7 @@ JAVA = ("ascii", "iso-8859-1")
 codecs.register_error("java", _as_java)
 KINDS: dict[str, tuple[Callable[[str], Iterator[Value]], Callable[[str, str], str]]] = {
     **dict.fromkeys((".json", ".arb"), (_json_values, _json_text)),
-    ".properties": (_matches(PROPERTY), _property_text),
-    ".strings": (_matches(APPLE), _apple_text),
+    ".properties": (_matches(PROPERTY.finditer), _property_text),
+    ".strings": (_matches(APPLE.finditer), _apple_text),
     ".ini": (_ini_values, _ini_text),
 }

@@ -41,8 +41,8 @@ KEPT = re.compile(
 )
 """Marks of notes, attributes, names of emoji, bare addresses and the placeholders of templates."""
 IMPORT = re.compile(
-    r"(?:\A|(?<=\n\n))(?=import\s*(?:[\"']|\{|\*\s*as\s|[\w*{} ,]+\sfrom\s+[\"'])"
-    r"|export\s+(?:default|const|let|var|function|class|async|[{*]))(?:(?![ \t>]*(?:```|~~~))[^\n]+\n)*"
+    r"(?:\A|(?<=\n\n))(?=import\s{0,20}(?:[\"']|\{|\*\s{0,20}as\s|[\w*{} ,]{1,500}\sfrom\s{1,20}[\"'])"
+    r"|export\s{1,20}(?:default|const|let|var|function|class|async|[{*]))(?:(?![ \t>]*(?:```|~~~))[^\n]+\n)*"
 )
 """Of JavaScript, in MDX."""
 _CODE = r"(?:[^{}\n]|\n(?!\n))"

@@ -257,7 +257,7 @@ class ResidualStack(ResidualPreTrainedModel):
         """
         if self.embed_positions is not None:
             length, limit = embeddings.shape[1], self.max_positions
-            unread = isinstance(past_length, Tensor) and (
+            unread = not isinstance(past_length, int) and (
                 torch.compiler.is_compiling() or (static_length is not None and static_length <= limit)
             )
             total = length if unread else length + int(past_length)

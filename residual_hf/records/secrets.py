@@ -28,7 +28,7 @@ PATTERNS = {  # what detect-secrets lacks; a group is the secret without its lab
     # labels: not the prose of a translation, but a value with a digit or sign, or one word in a line of its own
     "Password": rf"""(?i:{NAME}(?:{PASSWORD}|(?<![a-z])pass)(?:{IS}|(?<=--password)[ ]))(?![<$({{\[])"""
     r"""(?=[^\s"'`]{0,100}[\d!#$%&@?^+])([^\s"'`,;()<>\[\]]{6,})"""
-    rf"""|(?im:^[ \t>*-]*["'`*]*\w*passw(?:or)?[dt]{IS})(?![<$({{\[])([^\s"'`*|]{{6,100}})["'`*,]*$""",
+    rf"""|(?im:^[ \t>*"'`-]*\w*passw(?:or)?[dt]{IS})(?![<$({{\[])([^\s"'`*|]{{6,100}})["'`*,]*$""",
     "Named Key or Token": rf"(?i:{NAME}(?:key|token|auth|cookie|session(?:_?id)?){IS})"
     r"(?=[\w~+=-]{0,100}\d)(?=[\w~+=-]{0,100}[A-Za-z])([\w~+=-]{16}[\w.~+/=-]*)"
     rf"""|(?<![\w-]){SECRET_NAME}{IS}{DIGIT}([\w.~+/=-]{{8,}})"""

@@ -334,7 +334,7 @@ def test_bad_input_is_named_and_leaves_nothing_behind(files, tmp_path, monkeypat
 def test_a_dictionary_of_another_size_is_named(files, tmp_path, capsys):
     files["dict"] = write_dictionary(tmp_path / "short.txt", WORDS[:5])
     assert main(arguments(files, tmp_path / "out")) == 2
-    assert "source_dict: 9 tokens" in capsys.readouterr().err
+    assert "--source-dict: 9 tokens" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

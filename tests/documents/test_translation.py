@@ -31,7 +31,7 @@ def model(tmp_path_factory):
     return save_checkpoint(tiny_model(tokenizer), tokenizer, tmp_path_factory.mktemp("documents") / "model")
 
 
-def test_a_document_is_translated_by_the_command(model, tmp_path, capsys):
+def test_a_document_is_translated_by_the_command(model, tmp_path, capsys, monkeypatch):
     source, output = tmp_path / "page.HTML", tmp_path / "out.html"
     source.write_text('<p class="x">zwei <b>Katzen</b> schlafen.</p><p>zwei Katzen</p>\n<code>zwei</code>')
     assert main(["translate", str(model), str(source), "--output", str(output)]) == 0
@@ -40,6 +40,9 @@ def test_a_document_is_translated_by_the_command(model, tmp_path, capsys):
     assert written.startswith('<p class="x">') and written.count("<b>") == written.count("</b>") == 1
     assert written.endswith(f"<p>{translator.translate('zwei Katzen')}</p>\n<code>zwei</code>")
     assert [path.name for path in tmp_path.iterdir() if path != source] == ["out.html"]
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.pdf", "a.tex", "a.tmx.gz", "a.IDML", "a.po.gz", "a.de", "a.txt"):
+        Path(name).write_text("zwei Katzen")
     for arguments, message in (
         ([str(source)], "--output: missing, required to translate the document"),
         ([str(source), "--output", str(output)], "out.html exists; use --overwrite"),

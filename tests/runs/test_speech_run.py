@@ -130,9 +130,11 @@ def test_transcribe(run, tmp_path, capsys):
 def test_verbs_for_text_say_so(run, manifest, tmp_path, capsys):
     recipe, model = tmp_path / "recipe.yaml", str(run[0])
     recipe.write_text(yaml.safe_dump(values(manifest, output_dir=str(tmp_path / "run"))))
+    lines = tmp_path / "lines.txt"
+    lines.write_text("a b\n")
     for verb, reason in {
         ("check", str(recipe)): "task: 'speech_recognition' given",
-        ("translate", model, str(recipe)): "a ResidualForSpeechSeq2Seq, must be",
+        ("translate", model, str(lines)): "a ResidualForSpeechSeq2Seq, must be",
         (
             "export",
             model,
