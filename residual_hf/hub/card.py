@@ -160,7 +160,7 @@ def card_metadata(
         language=language_codes(language for pair in run.directions for language in pair),
         license=license,
         library_name="transformers",
-        pipeline_tag=run.task,
+        pipeline_tag=run.task.hub_name,
         tags=["residual_hf", *run.ln_modes],
         datasets=list(dict.fromkeys([*datasets, *filter(None, trained_on)])) or None,
         base_model=_hub_id(run.starts_from) if "/" in (run.starts_from or "") else None,
@@ -179,7 +179,7 @@ def language_codes(languages: Iterable[str]) -> list[str] | None:
 
 def has_end(run: FinishedRun) -> bool:
     """Whether the tokenizer of a language model ends texts with `</s>`; a converted one begins them with it."""
-    if run.task != "text-generation" or run.starts_from is None:
+    if not run.task.reads_lines or run.starts_from is None:
         return True
     from transformers import AutoTokenizer
 
@@ -191,12 +191,12 @@ def _results(run: FinishedRun, table: ScoreTable) -> list[EvalResult]:
     specs = _specs(run, table.split)
     one = len(specs) == 1 and "corpora" not in run.metrics[table.split]
     spec = specs[0] if one and _hub_id(specs[0].get("dataset")) else {}
-    one_direction = len(run.directions) == 1 and run.task != "automatic-speech-recognition"
+    one_direction = len(run.directions) == 1 and run.task.has_source_text
     direction = " " + "-".join(run.directions[0]) if one_direction else ""
     return [
         EvalResult(
-            task_type=run.task,
-            task_name=f"{run.task.capitalize().replace('-', ' ')}{direction}",
+            task_type=run.task.hub_name,
+            task_name=f"{run.task.hub_name.capitalize().replace('-', ' ')}{direction}",
             dataset_type=spec.get("dataset", "local-files"),  # the Hub requires a type
             dataset_name=public(table.corpus),
             dataset_config=spec.get("dataset_config") if spec else public(table.corpus),  # keeps corpora apart
@@ -321,7 +321,7 @@ def _hashes(run: FinishedRun) -> str:
 
 def _citations(run: FinishedRun, baseline: FinishedRun | None) -> str:
     entries = [entry for name in run.ln_modes if name in LN_MODES for entry in bibtex(name)]
-    entries.append(papers()["wang2020fairseq" if run.task == "automatic-speech-recognition" else "post2018call"])
+    entries.append(papers()[run.task.words["citation"]])
     if baseline is not None:
         entries.append(papers()["koehn2004statistical"])
     return "\n\n".join(dict.fromkeys(entries))
