@@ -12,7 +12,7 @@ from residual_hf.base.processes import this_process
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.glossary import Glossary
-from residual_hf.data.pair_reader import PairReader, check_files
+from residual_hf.data.pair_reader import PairReader
 from residual_hf.data.pipeline import Corpora, Preparation, PreparedData, given_tokenizer, open_stream
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.training.training_settings import TrainingSettings
@@ -22,8 +22,7 @@ from .warm_start import Start
 
 
 def check_preparation(recipe: Recipe, *, resume: bool) -> None:
-    """Raise `InputError` for files, a glossary or a tokenizer that are missing or do not fit."""
-    check_files(recipe.data.corpora)
+    """Raise `InputError` for a glossary or a tokenizer that is missing or does not fit."""
     if recipe.data.glossary is not None:
         Glossary.read(recipe.data.glossary)
     of_run = expanded(recipe.output_dir) / "tokenizer"

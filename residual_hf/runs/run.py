@@ -15,6 +15,7 @@ from transformers import set_seed
 from residual_hf.base.files import read_json, write_atomically, writing
 from residual_hf.base.processes import this_process
 from residual_hf.base.yaml_files import dump_yaml
+from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import Corpora, read_corpora
 from residual_hf.records.run_record import RunRecord, describe_data
 from residual_hf.training.checkpoints import STATE
@@ -83,9 +84,10 @@ def check_stages(recipe: Recipe, *, resume: bool) -> Start | None:
     """Each stage checks its settings before the first one works; returns the model to start from, if there is one."""
     check_launch(recipe.training)
     check_scoring(recipe)
-    check_preparation(recipe, resume=resume)
-    start = load_start_of(recipe)  # at the end, because it may be a large download
+    check_files(recipe.data.corpora)
+    start = load_start_of(recipe)
     check_training(recipe, start)
+    check_preparation(recipe, resume=resume)  # of a tokenizer that may be that of the model
     return start
 
 

@@ -17,7 +17,7 @@ from residual_hf.training.training_settings import LOSSES, METRICS
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_what_a_task_names_exists(task):
     assert {name.partition(".")[0] for name in task.fixed} <= {*(field.name for field in fields(Recipe)), "corpus"}
-    assert {*task.words} == {*TRANSLATION.words}
+    assert {*TRANSLATION.words} - {*task.words} <= {"example"}
     TEMPLATES.get_template(f"{task.words['usage']}.md.jinja")
 
 
