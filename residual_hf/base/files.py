@@ -265,7 +265,7 @@ def _attempts(place: Path, name: str) -> list[Path]:
 
 
 def _content(folder: Path) -> list[Path]:
-    """What is in a folder, apart from attempts to fill it."""
+    """The content of a folder, apart from attempts to fill it."""
     attempts = _attempts(folder, folder.name)
     return [path for path in folder.iterdir() if path not in attempts]
 

@@ -56,7 +56,7 @@ class ExportDiffersError(RuntimeError):
 
 @dataclass
 class Verification:
-    """What `export` has measured on the exported model; saved as `export.json`.
+    """Measurements of `export` on the exported model; saved as `export.json`.
 
     Attributes:
         sentences: number of sentences translated (or texts continued) by both models, with greedy search.

@@ -1,7 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Read pickled checkpoints without running code from them.
 
-`torch.load(weights_only=True)` makes tensors and plain containers; objects of other classes become `Placeholder`s. No
+`torch.load(weights_only=True)` makes tensors and plain containers; objects of other classes become `StandIn`s. No
 module is imported for a pickle.
 """
 
@@ -30,7 +30,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
 from residual_hf.model.options import shortened
 
-from .placeholders import stand_in
+from .stand_ins import stand_in
 
 PLAIN = re.compile(  # what PyTorch makes itself
     r"collections\.(OrderedDict|Counter)|builtins\.(set|complex)|_codecs\.encode|torch\.(Size|device)"

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What documents of all formats have in common."""
+"""The base class of documents of all formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST_TEXT = 64 * 2**20
 """Bytes of a file of text, which is read into memory."""
 
 
-class Document(ABC):
+class DocumentFile(ABC):
     """A document that is read; `blocks` are to be translated. The languages are written into it if they are known."""
 
     blocks: Sequence[Block]

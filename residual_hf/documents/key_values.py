@@ -18,12 +18,12 @@ from residual_hf.base.errors import InputError
 from residual_hf.generation.markup import Block
 
 from .catalogues import CatalogueOptions
-from .document import Document, decoded, has_text, read_bytes
+from .document import DocumentFile, decoded, has_text, read_bytes
 from .literal_text import marked, read_marks, write_marks
 
 UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]')
-"""Of JSON; a text with a colon is a key."""
+"""Token of JSON; a text with a colon is a key."""
 PROPERTY = re.compile(
     r"^[ \t\f]*(?:[#!].*|(?:[^\\\s=:#!]|\\.)(?:[^\\\s=:]|\\.)*[ \t\f]*[=:]?[ \t\f]*((?:[^\\\r\n]|\\\r?\n|\\.)*))",
     re.MULTILINE,
@@ -43,7 +43,7 @@ class Value(NamedTuple):
     end: int
 
 
-class KeyValueFile(Document):
+class KeyValueFile(DocumentFile):
     def __init__(self, path: Path, options: CatalogueOptions):
         super().__init__(path)
         content, kind = read_bytes(path), path.suffix.lower()

@@ -126,7 +126,7 @@ def _with_spans(block: Block, spans: Mapping[str, str]) -> Block:
 
 
 def _identifier(element: Any) -> str:
-    """What the elements at the start and at the end of a span have in common."""
+    """The identifier that the elements at the start and at the end of a span share."""
     own = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
     return next((own[key] for key in ("startRef", "rid", "name", "change-id", "id") if own.get(key)), "")
 

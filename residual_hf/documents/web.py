@@ -19,7 +19,7 @@ from residual_hf.generation.html_text import HTMLText
 from residual_hf.generation.markup import Block
 
 from .archived import rewrite_archive
-from .document import Document, decoded, read_bytes
+from .document import DocumentFile, decoded, read_bytes
 from .mixed_content import Dialect, read_mixed, write_mixed
 
 CHARSET = re.compile(rb"<meta[^<>]+charset=[\"']?([\w-]+)|<\?xml[^<>]+encoding=[\"']([\w-]+)", re.IGNORECASE)
@@ -27,11 +27,11 @@ OPENING = re.compile("<(?=[A-Za-z/!?])")
 CONSTRUCT = re.compile(r"<(?:!--.*?--|[A-Za-z/](?:[^>\"']|\"[^\"]*\"|'[^']*')*|[!?](?!--)[^>]*)>", re.DOTALL)
 RAW = re.compile("<(script|style)", re.IGNORECASE)
 RAW_END = re.compile("</(script|style)", re.IGNORECASE)
-"""Of elements whose content has no tags."""
+"""Tags of elements whose content has no tags."""
 WITHOUT_REFERENCES = re.compile(
     r"(<(?:script|style)\b.*?(?:</(?:script|style)|\Z)|<!--.*?(?:-->|\Z))", re.DOTALL | re.I
 )
-"""What has no character references."""
+"""Parts without character references."""
 MOST_UNFINISHED = 100
 HTML_MARK = 4
 """Marks of XML (`MOST_MARKS`) whose time and memory a tag of HTML takes."""
@@ -44,10 +44,10 @@ AS_BROWSERS_READ = {
 }
 LANGUAGE = "{http://purl.org/dc/elements/1.1/}language"
 LABELS = Dialect(())
-"""Of a table of contents."""
+"""Syntax of the labels in a table of contents."""
 
 
-class HTMLFile(Document):
+class HTMLFile(DocumentFile):
     def __init__(self, path: Path):
         super().__init__(path)
         is_xml = path.suffix.lower() == ".xhtml"
@@ -62,7 +62,7 @@ class HTMLFile(Document):
         path.write_bytes(b"".join(written))
 
 
-class EPUB(Document):
+class EPUB(DocumentFile):
     """The pages of an e-book, the labels of its table of contents, and the languages that it names."""
 
     def __init__(self, path: Path):

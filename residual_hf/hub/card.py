@@ -114,10 +114,13 @@ def write_card(
         sections = ("tokenizer", "model", "training", "decoding", "evaluation")
         recipe = data_settings(run) | {name: run.recipe[name] for name in sections if name in run.recipe}
         card = render_card(
-            "model_card",
             card_metadata(run, tables, name, license, datasets),
             run=run,
             name=name,
+            config=run.config,
+            task=run.task,
+            source=run.directions[0][0],
+            target=run.directions[0][1],
             license=license,
             data_license=data_license,
             picture=picture.name if curve else None,

@@ -51,7 +51,6 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
     codes = example_codes(TranslationInputs(config, tokenizer, task))
     shown = codes or (source or "the source language", target or next(iter(tags), "en"))
     card = render_card(
-        "plain_card",
         ModelCardData(
             language=language_codes(filter(None, (source, target, *tags))),
             library_name="transformers",

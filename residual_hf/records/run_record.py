@@ -53,7 +53,7 @@ class DataRecord(InputSettings):
 
 @dataclass(frozen=True)
 class Emissions(InputSettings):
-    """What codecarbon measured during training; `country` is where it located the machine."""
+    """Measurements of codecarbon during training; `country` is where it located the machine."""
 
     grams: float
     kilowatt_hours: float
