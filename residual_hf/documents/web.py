@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,9 @@ class EPUB(DocumentFile):
                 if name.lower().endswith((".ncx", ".opf")):
                     tree = read_xml(read_part(archive, name), f"{path}: {name}")
                     self._contents[name] = tree, list(tree.iter("{*}text"))
-                    pages |= set(listed_pages(tree, name))
+                    for item in tree.iterfind(".//{*}manifest/{*}item[@media-type='application/xhtml+xml']"):
+                        listed = unquote(item.get("href", ""))  # a page, whatever its extension
+                        pages.add(posixpath.normpath(posixpath.join(posixpath.dirname(name), listed)))
             for name in filter(pages.__contains__, names):
                 self._pages[name] = read_page(read_part(archive, name, mark=HTML_MARK), f"{path}: {name}", is_xml=True)
         if not self._pages:
@@ -103,12 +105,6 @@ class EPUB(DocumentFile):
                     element.text = self.language(element.text.strip())
             changed[name] = etree.tostring(tree, xml_declaration=True, encoding="UTF-8")
         rewrite_archive(self.path, path, changed)
-
-
-def listed_pages(tree: Any, name: str) -> Iterator[str]:
-    """Names in the archive of the pages that a package document lists, whatever their extensions."""
-    for item in tree.iterfind(".//{*}manifest/{*}item[@media-type='application/xhtml+xml']"):
-        yield posixpath.normpath(posixpath.join(posixpath.dirname(name), unquote(item.get("href", ""))))
 
 
 def check_ends(text: str, where: str) -> None:
