@@ -260,7 +260,7 @@ def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
 
 def run_evaluate(options: argparse.Namespace) -> None:
     from residual_hf.base.files import check_output_folder
-    from residual_hf.evaluation.test_sets import SCORES
+    from residual_hf.evaluation.model_scores import SCORES
 
     pairs = [*options.source, *options.reference]
     if bool(options.text) == bool(pairs):
@@ -291,7 +291,7 @@ def lock_of(folder: Path) -> Any:
 
 def score(options: argparse.Namespace) -> None:
     from residual_hf.base.files import expanded
-    from residual_hf.evaluation.test_sets import evaluate_model, read_baseline, read_test_sets
+    from residual_hf.evaluation.model_scores import evaluate_model, read_baseline, read_test_sets
     from residual_hf.evaluation.translation_metric import load_metric
 
     if options.text:

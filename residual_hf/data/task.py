@@ -40,7 +40,7 @@ class Task:
         prepare: makes the tokenizer and the encoded corpora, see `residual_hf.data.pipeline.prepare`.
         scores: what `training.metric` may be besides the losses, the main one first; without any, there is perplexity.
         fixed: the values that fields of a recipe must have; those of `corpus` in every corpus.
-        words: of cards; among them `call`, the name of a pipeline, and `usage`, the template of examples.
+        words: of cards; among them `call`, the name of a pipeline.
         encoder: makes the function that encodes the text of a stream, see `residual_hf.data.pipeline.pair_encoder`.
         config, columns: of the model and of tables, unless the recipe names others.
         tokenizers: what `tokenizer.kind` may be.
@@ -72,7 +72,7 @@ TRANSLATION = Task(
     scores=("bleu", "chrf", "tokenized_bleu", "rouge1", "rouge2", "rougeL"),
     fixed=NO_SPEECH | NO_BLOCKS,
     words={
-        **{"does": "Translates", "purpose": "translating single sentences", "call": "translate", "usage": "usage"},
+        **{"does": "Translates", "purpose": "translating single sentences", "call": "translate"},
         **{"examples": "sentence pairs", "samples": "sentences", "inputs": "text", "output": "translation"},
         **{"outputs": "translations", "example": "A sentence", "best": "%.1f BLEU", "citation": "post2018call"},
         "caution": f"{CAUTION} translations checked by a person who knows both languages",
@@ -104,7 +104,7 @@ LANGUAGE_MODELING = Task(
     | {"data.max_length": None, "training.label_smoothing": 0, "training.r_drop": 0, "evaluation.metrics": ()},
     words={
         **{**TRANSLATION.words, "does": "Continues text in", "purpose": "continuing text", "call": "generate"},
-        **{"usage": "usage_generation", "examples": "lines", "caution": "be false"},
+        **{"examples": "lines", "caution": "be false"},
     },
     encoder=block_encoder,
     config={"is_decoder_only": True},
@@ -119,7 +119,7 @@ SPEECH_RECOGNITION = Task(
     fixed=NO_BLOCKS | ONE_SIDE | {"data.stream": False, "data.temperature": 1.0, "corpus.weight": None},
     words={
         **{"does": "Transcribes speech in", "purpose": "transcribing speech", "call": "transcribe"},
-        **{"usage": "usage_speech", "examples": "recordings", "samples": "recordings", "output": "transcript"},
+        **{"examples": "recordings", "samples": "recordings", "output": "transcript"},
         **{"inputs": "speech, speakers and recordings", "outputs": "transcripts", "best": "a WER of %.1f %%"},
         **{"caution": f"{CAUTION} transcripts checked against the recording", "citation": "wang2020fairseq"},
     },

@@ -24,7 +24,7 @@ from residual_hf.data.language_modeling import count_words, encode_texts, pack, 
 from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.probes.undisturbed import undisturbed
 
-from .test_sets import write_scores
+from .model_scores import write_scores
 
 
 def word_perplexity(nll: float, tokens: int, words: int) -> dict[str, float]:

@@ -18,8 +18,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import TranslationInputs, language_tags
 from residual_hf.records.markdown import text
 
-from .card import describe_mode, language_codes
-from .templates import render_card
+from .card import describe_mode, language_codes, render_card
 
 EXAMPLES = {("en", "de"): "__{}__", ("eng_Latn", "deu_Latn"): "{}", ("en_XX", "de_DE"): "{}"}
 """Codes of M2M100, NLLB and mBART, and their tokens."""
@@ -51,7 +50,6 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
     codes = example_codes(TranslationInputs(config, tokenizer, tag))
     shown = codes or (source or "the source language", target or next(iter(tags), "en"))
     card = render_card(
-        "plain_card",
         ModelCardData(
             language=language_codes(filter(None, (source, target, *tags))),
             library_name="transformers",

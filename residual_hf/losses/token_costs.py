@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Losses of rows of logits with their gradients: what the fused projection of `loss` computes for a chunk."""
+"""Losses of rows of logits with their gradients, for each chunk of the fused projection of `loss`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SmoothedCost(NamedTuple):
 
         `logits` (rows, classes), `labels` (rows, 1).
         """
-        probabilities, nll, log_prob_sum = softmax(logits, labels, dtype)
+        probabilities, nll, log_prob_sum = probabilities_and_sums(logits, labels, dtype)
         smoothed = self.nll_weight * nll
         if self.sum_weight:  # a class of probability 0 has an infinite log p
             smoothed = smoothed - self.sum_weight * log_prob_sum
@@ -65,14 +65,14 @@ class PairCost(NamedTuple):
     def __call__(
         self, logits: Tensor, labels: Tensor, dtype: torch.dtype, gradient: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """As in `SmoothedCost`; the NLL is the mean of both passes, or that of the first one."""
+        """Cost as in `SmoothedCost`; the NLL is the mean of both passes, or that of the first one."""
         first, second = (
             logits[row::2].to(dtype, copy=True, memory_format=torch.contiguous_format) for row in (0, 1)
-        )  # `softmax` overwrites them, while `grad` overwrites the logits
+        )  # `probabilities_and_sums` overwrites them, while `grad` overwrites the logits
         label = labels[0::2].contiguous()
         d = first - second
-        p, nll, log_prob_sum = softmax(first, label, dtype)
-        q, other_nll, other_sum = softmax(second, label, dtype)
+        p, nll, log_prob_sum = probabilities_and_sums(first, label, dtype)
+        q, other_nll, other_sum = probabilities_and_sums(second, label, dtype)
         pd, qd = (torch.einsum("nv,nv->n", rows, d).unsqueeze(1) for rows in (p, q))
         if self.both:
             nll, log_prob_sum = nll + other_nll, log_prob_sum + other_sum
@@ -98,7 +98,7 @@ class PairCost(NamedTuple):
         return loss, nll, grad
 
 
-def softmax(logits: Tensor, labels: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def probabilities_and_sums(logits: Tensor, labels: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Probabilities, possibly in place of the logits, and the sums of `-log p` of the labels and of all `log p`."""
     if logits.is_cpu and logits.dtype == dtype == torch.float32 and library() and not torch.compiler.is_compiling():
         return logits, *autograd.softmax_(logits, labels)

@@ -50,8 +50,6 @@ class Run:
     def read(cls, folder: str | Path) -> Self:
         """Read a run folder. Raises `InputError` naming the file that is missing or damaged."""
         folder = Path(folder)
-        if not folder.is_dir():
-            raise InputError(f"run folder: {folder}: no such folder")
         for name in cls.FILES:
             if not (folder / name).is_file():
                 raise InputError(f"run folder: {folder} has no {name}, must be the folder of a {cls.KIND}")

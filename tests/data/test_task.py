@@ -8,7 +8,6 @@ from dataclasses import fields
 import pytest
 
 from residual_hf.data.task import LANGUAGE_MODELING, SPEECH_RECOGNITION, SUMMARIZATION, TASKS, TRANSLATION, task_of
-from residual_hf.hub.templates import TEMPLATES
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.runs.recipe import Recipe
 from residual_hf.training.training_settings import LOSSES, METRICS
@@ -18,7 +17,6 @@ from residual_hf.training.training_settings import LOSSES, METRICS
 def test_what_a_task_names_exists(task):
     assert {name.partition(".")[0] for name in task.fixed} <= {*(field.name for field in fields(Recipe)), "corpus"}
     assert {*TRANSLATION.words} - {*task.words} <= {"example"}
-    TEMPLATES.get_template(f"{task.words['usage']}.md.jinja")
 
 
 def test_every_metric_of_training_belongs_to_a_task():

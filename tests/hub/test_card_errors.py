@@ -115,4 +115,4 @@ def test_command_writes_a_card_and_refuses_with_a_reason(make_run, capsys):
     assert capsys.readouterr().out == f"{output}\n"
     assert "Data: CC BY 2.0 FR." in content(output)
     assert main(arguments) == 2
-    assert "residual-hf card: output:" in capsys.readouterr().err
+    assert "residual-hf card: --output:" in capsys.readouterr().err
