@@ -203,7 +203,7 @@ def model_folder(name: str | Path) -> str | Path:
 
 
 def identity(name: str | Path) -> dict[str, Any]:
-    """What tells models apart: the folder and a hash of its files, or the name on the Hub and the commit.
+    """Identity of a model: the folder and a hash of its files, or the name on the Hub and the commit.
 
     Raises `InputError` for a folder without a model.
     """

@@ -10,7 +10,7 @@ import runpy
 import shutil
 import sys
 import typing
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -32,9 +32,11 @@ from support.documentation import (
     read_blocks,
 )
 from support.models import OURS
+from support.plain_models import LN
+from support.random_models import assert_same, build, outputs_of
 
 import residual_hf
-from residual_hf import cli
+from residual_hf import ResidualForConditionalGeneration, cli
 from residual_hf.base.yaml_files import load_yaml
 from residual_hf.cli import main
 from residual_hf.commands.arguments import parse_overrides
@@ -213,6 +215,27 @@ def test_links_and_paths_lead_somewhere(page):
 def test_front_page_counts_the_modes():
     (others,) = re.findall(r"more than (\d+) others", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(OURS) - 7 > int(others) > len(OURS) - 17
+
+
+def test_example_of_a_mode_computes_its_equation(monkeypatch):
+    mode, plain = (block.text for block in read_blocks("CONTRIBUTING.md", "python"))
+    monkeypatch.setitem(LN_MODES, "weighted_branch", LN_MODES["post_ln"])  # forgets it after the test
+    monkeypatch.delitem(LN_MODES, "weighted_branch")
+    module = ModuleType("contributed")
+    monkeypatch.setitem(sys.modules, "contributed", module)
+    exec(mode, vars(module))
+    names = {"equation": lambda function: function, "LN": LN}
+    exec(plain, names)
+    built, parameters = build(ResidualForConditionalGeneration, "weighted_branch", {"scale": 0.3})
+    assert_same(built, *outputs_of(built, parameters, partial(names["weighted_branch"], scale=0.3)))
+
+
+@pytest.mark.slow
+def test_example_of_a_mode_has_types(tmp_path):
+    api = pytest.importorskip("mypy.api", reason="pip install '.[lint]'")
+    (tmp_path / "contributed.py").write_text(read_blocks("CONTRIBUTING.md", "python")[0].text)
+    printed, _, status = api.run(["--config-file", str(ROOT / "pyproject.toml"), str(tmp_path / "contributed.py")])
+    assert status == 0, printed
 
 
 def test_recipe_reference_is_what_the_declarations_say():

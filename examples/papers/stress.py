@@ -102,7 +102,7 @@ def corpus_of(recipe: Recipe, folder: Path, max_tokens: int) -> tuple[str, Short
     Raises:
         InputError: a recipe with `data.stream` or of a language model, or files that cannot be read.
     """
-    if recipe.data.is_text or recipe.is_speech:
+    if not recipe.chosen_task.has_source_text:
         raise InputError(f"task: {recipe.task!r} given, but the stress test is for models with source and target text")
     if recipe.data.stream:
         raise InputError("data.stream: true given, must be false for a stress test")

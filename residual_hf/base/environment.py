@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What a record says about this process: command, time, commit, versions and device."""
+"""Description of this process for records: command, time, commit, versions and device."""
 
 from __future__ import annotations
 

@@ -255,7 +255,9 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
                 if old.exists() and not folder.exists():
                     os.replace(old, folder)
                 raise
-        _delete_attempts(place, folder.name)
+        for path in _attempts(place, folder.name):
+            with suppress(Timeout, OSError), FileLock(path / ATTEMPT, timeout=0):  # no process holds it any more
+                shutil.rmtree(path)
 
 
 def _attempts(place: Path, name: str) -> list[Path]:
@@ -265,16 +267,9 @@ def _attempts(place: Path, name: str) -> list[Path]:
 
 
 def _content(folder: Path) -> list[Path]:
-    """What is in a folder, apart from attempts to fill it."""
+    """The content of a folder, apart from attempts to fill it."""
     attempts = _attempts(folder, folder.name)
     return [path for path in folder.iterdir() if path not in attempts]
-
-
-def _delete_attempts(place: Path, name: str) -> None:
-    """Delete the attempts that no process holds any more."""
-    for path in _attempts(place, name):
-        with suppress(Timeout, OSError), FileLock(path / ATTEMPT, timeout=0):
-            shutil.rmtree(path)
 
 
 def numbered_folders(folder: Path, name: str) -> list[Path]:
@@ -346,16 +341,24 @@ def append_json_lines(path: Path, *values: Any) -> None:
 
 def read_text(path: Path) -> str:
     """Read a UTF-8 file. Raises `InputError` for a file that is missing, too large or cannot be read."""
-    try:
+    with readable(path):
         if (size := path.stat().st_size) > LARGEST_TEXT:
             raise InputError(f"{path}: has {size / 2**20:,.0f} MiB, must have at most {LARGEST_TEXT / 2**20:,.0f}")
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: not a UTF-8 file: {error}") from error
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Context that reads a file. Raises `InputError` for one that is missing or cannot be read."""
+    try:
+        yield
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+        raise InputError(f"no such file: {path}") from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a UTF-8 file: {error}") from error
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def leaves(value: Any, name: str = "") -> dict[str, Any]:

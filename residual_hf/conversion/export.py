@@ -56,7 +56,7 @@ class ExportDiffersError(RuntimeError):
 
 @dataclass
 class Verification:
-    """What `export` has measured on the exported model; saved as `export.json`.
+    """Measurements of `export` on the exported model; saved as `export.json`.
 
     Attributes:
         sentences: number of sentences translated (or texts continued) by both models, with greedy search.
@@ -122,11 +122,9 @@ def export(
         references: translations of `verify_with`, for BLEU.
 
     Raises:
-        InputError: an unknown target, a missing package, a model that the target cannot represent.
+        InputError: a missing package, a model that the target cannot represent.
         ExportDiffersError: the exported model translates differently.
     """
-    if to not in TARGETS:
-        raise InputError(f"--to: {to!r} given, must be one of {', '.join(TARGETS)}")
     target = TARGETS[to]
     if dtype not in target.dtypes:
         raise InputError(f"--dtype: {dtype!r} given, must be one of {', '.join(target.dtypes)} for {to}")
@@ -169,8 +167,11 @@ def export(
         if tokenize is not None and not isinstance(target, TorchExportTarget):
             target.quantize(model, tokenizer, folder)
             exported = target.translate(model, tokenizer, folder, sources, limit)
-            texts, exported_texts = to_text(tokenizer, own), to_text(tokenizer, exported)
-            measure_loss(found, texts, exported_texts, reference_texts, tokenize)
+            texts = to_text(tokenizer, own), to_text(tokenizer, exported)
+            right = [reference_texts or texts[0]]
+            own_bleu, bleu = (sacrebleu.corpus_bleu(each, right, tokenize=tokenize).score for each in texts)
+            found.dtype, found.bleu_loss = "int8", own_bleu - bleu
+            found.bleu = None if reference_texts is None else bleu
         if shortlist is not None and isinstance(target, CTranslate2Target):
             target.write_shortlist(shortlist, model, tokenizer, folder)
         tokenizer.save_pretrained(folder)
@@ -267,13 +268,3 @@ def is_tie(model: Model, source: list[int], ours: Sequence[int], theirs: Sequenc
         logits = model(torch.tensor([[*source, *ours[:first]]])).logits
     scores = logits[0, -1].log_softmax(dim=-1)
     return bool((scores[ours[first]] - scores[theirs[first]]).abs() < TIE)
-
-
-def measure_loss(
-    found: Verification, own: list[str], exported: list[str], references: list[str] | None, tokenize: str
-) -> None:
-    """Add the loss of BLEU of an int8 export."""
-    right = [own if references is None else references]
-    own_bleu, bleu = (sacrebleu.corpus_bleu(texts, right, tokenize=tokenize).score for texts in (own, exported))
-    found.dtype, found.bleu_loss = "int8", own_bleu - bleu
-    found.bleu = None if references is None else bleu

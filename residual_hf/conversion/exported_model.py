@@ -189,7 +189,7 @@ def padded(config: ResidualConfig, sources: Sequence[list[int]]) -> tuple[Tensor
 
 
 def prompt_of(config: ResidualConfig, tokens: Tensor) -> Tensor:
-    """What a search begins with, (sentences, length): the start token, or of a decoder alone the text."""
+    """The first tokens of a search, (sentences, length): the start token, or for a decoder alone the text."""
     return torch.full((len(tokens), 1), config.decoder_start_token_id) if config.is_encoder_decoder else tokens
 
 

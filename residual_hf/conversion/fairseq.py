@@ -124,7 +124,7 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Residua
     Raises:
         ValueError: parameters are unknown, missing, or of another shape than the config requires.
     """
-    converted: dict[str, Tensor] = {}
+    converted: dict[str, Any] = {}
     unknown = []
     kept = (item for item in state_dict.items() if not IGNORED.search(item[0]))
     for name, tensor in chain.from_iterable(split_parameter(*item, config) for item in kept):
@@ -135,18 +135,13 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Residua
             unknown.append(name)
         elif unused is None or not unused.search(ours):
             converted[ours] = tensor
-    _tie(converted, config)
-    _check(converted, unknown, config)
-    return converted
-
-
-def _tie(converted: dict[str, Any], config: ResidualConfig) -> None:
-    """Add the missing names of tied tables, which a checkpoint may store under any of them."""
     encoder, decoder = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
     if len(config.token_stacks) == 2 and config.share_encoder_decoder_embeddings:
-        converted.setdefault(decoder, converted.get(encoder))
+        converted.setdefault(decoder, converted.get(encoder))  # a checkpoint may store a tied table under any name
     if config.tie_word_embeddings and not config.adaptive_cutoffs:
         converted["lm_head.weight"] = converted.get(decoder, converted.get("lm_head.weight"))
+    _check(converted, unknown, config)
+    return converted
 
 
 def _check(converted: Mapping[str, Tensor], unknown: list[str], config: ResidualConfig) -> None:

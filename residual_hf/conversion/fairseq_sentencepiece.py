@@ -12,7 +12,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, Tr
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import expanded
+from residual_hf.base.files import expanded, readable
 from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos
 
 from .moses import char_class
@@ -33,12 +33,12 @@ def read_sentencepiece(path: str | Path) -> ModelProto:
         InputError: the file is not a SentencePiece model, or one of words or characters, of symbols that its users
             defined, or of text with other marks of spaces.
     """
+    with readable(Path(path)):
+        content = expanded(path).read_bytes()
     try:
-        model = ModelProto.FromString(expanded(path).read_bytes())
+        model = ModelProto.FromString(content)
         pieces = [(piece.piece, piece.type) for piece in model.pieces]
-    except FileNotFoundError:
-        raise InputError(f"no such file: {path}") from None
-    except (OSError, DecodeError, UnicodeDecodeError) as error:
+    except (DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a SentencePiece model: {error}") from error
     if not pieces:
         raise InputError(f"{path}: not a SentencePiece model: it has no pieces")

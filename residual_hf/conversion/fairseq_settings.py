@@ -40,7 +40,7 @@ CLINIC = {  # --init-type of Transformer-Clinic
 
 @dataclass(frozen=True)
 class ModelSettings(InputSettings):
-    """What is read of the settings, with the defaults of fairseq for those that are absent."""
+    """The settings that are read, with the defaults of fairseq for those that are absent."""
 
     arch: str
     task: str | None = None

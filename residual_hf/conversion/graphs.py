@@ -107,7 +107,7 @@ def trace(model: ResidualForConditionalGeneration | ResidualForCausalLM) -> dict
 
 
 Plan = dict[str, tuple[nn.Module, tuple, tuple, list[str], list[str]]]
-"""For each graph its module, inputs with their dynamic dimensions, and the names of inputs and outputs."""
+"""Module, inputs with their dynamic dimensions, and names of inputs and outputs, for each graph."""
 
 
 def text_plan(model: ResidualForCausalLM) -> Plan:

@@ -1,7 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Read pickled checkpoints without running code from them.
 
-`torch.load(weights_only=True)` makes tensors and plain containers; objects of other classes become `Placeholder`s. No
+`torch.load(weights_only=True)` makes tensors and plain containers; objects of other classes become `StandIn`s. No
 module is imported for a pickle.
 """
 
@@ -27,10 +27,10 @@ import psutil
 import torch
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import expanded
+from residual_hf.base.files import expanded, readable
 from residual_hf.model.options import shortened
 
-from .placeholders import stand_in
+from .stand_ins import stand_in
 
 PLAIN = re.compile(  # what PyTorch makes itself
     r"collections\.(OrderedDict|Counter)|builtins\.(set|complex)|_codecs\.encode|torch\.(Size|device)"
@@ -53,7 +53,7 @@ def load_pickle(path: str | Path) -> Any:
     """
     path = expanded(path)
     try:
-        with open(path, "rb") as file, warnings.catch_warnings():
+        with readable(path), open(path, "rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of other protocols of pickle
             names = [name for name in _names(path, file) if not PLAIN.fullmatch(name)]
             classes: list[Any] = [(CALLS.get(name) or stand_in(name, path), name) for name in names]
@@ -62,10 +62,6 @@ def load_pickle(path: str | Path) -> Any:
                 load = partial(torch.load, path, "cpu", weights_only=True, mmap=_is_zip(path))
                 _check_cost(path, load)
                 return load()
-    except FileNotFoundError:
-        raise InputError(f"no such file: {path}") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except InputError:
         raise
     except zipfile.BadZipFile as error:

@@ -370,17 +370,8 @@ class DataSettings(InputSettings):
             self.require(self.temperature == 1, "temperature", "1 with weights")
         specs = {f"{n}[{i}]": spec for n in SPLITS for i, spec in enumerate(getattr(self, n) or ())}
         for name, spec in specs.items():
-            if spec.is_text != self.is_text:
+            if spec.is_text != self.train[0].is_text:
                 raise self.error(f"{name}: text and sentence pairs given, must be one or the other")
-        unwanted: dict[str, Any] = {"block_size": None, "sample_break_mode": "none"}
-        if self.is_text:
-            names = ("max_length", "cleaning", "language_tags", "pretokenized", "subword_regularization")
-            unwanted = dict.fromkeys((*names, "glossary")) | {"bidirectional": False, "placeholders": False}
-            unwanted |= {"upper_case": 0, "title_case": 0}
-        kind = "the text of a language model" if self.is_text else "sentence pairs"
-        for name, default in unwanted.items():
-            word = {None: "null", False: "false"}.get(default, default)
-            self.require(getattr(self, name) == default, name, f"{word} for {kind}")
         if self.marks_text or self.upper_case or self.title_case:
             allowed = "null with placeholders, glossary, upper_case or title_case"
             self.require(self.pretokenized is None, "pretokenized", allowed)
@@ -401,6 +392,13 @@ class DataSettings(InputSettings):
         return self.placeholders or self.glossary is not None
 
     @property
-    def is_text(self) -> bool:
-        """Whether the corpora are text for a language model."""
-        return self.train[0].is_text
+    def corpora(self) -> tuple[CorpusSpec, ...]:
+        """The training, validation and test corpora."""
+        return (*self.train, *self.valid, *(self.test or ()))
+
+    @property
+    def target_languages(self) -> list[str]:
+        """The languages that the model translates into, in alphabetical order."""
+        languages = [spec.target_lang for spec in self.corpora]
+        languages += [spec.source_lang for spec in self.corpora if self.bidirectional]
+        return sorted({language for language in languages if language})

@@ -4,19 +4,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accelerate import PartialState
 
 from residual_hf.base.errors import InputError
 
 from .corpus import ParallelCorpus
+from .data_settings import DataSettings
 from .encoding import IGNORED, EncodedCorpus, encode, encode_corpus
+from .pipeline import Preparation, PreparedData, first_pairs, get_tokenizer, joined_subwords, mix
+from .text_warnings import warn_about_unknown_tokens
 from .tokenizer import ends_text
 
 Packing = Callable[[EncodedCorpus], EncodedCorpus]
+
+
+def prepare_text(given: Preparation) -> PreparedData:
+    """As `prepare`, for the text of a language model."""
+    texts, data, folder = given.texts, given.data, given.folder
+    processes, positions = PartialState(), given.config.max_position_embeddings
+    longest = min(positions, given.max_tokens or positions)
+    references = {name: corpora for name, corpora in texts.items() if name != "train"}
+    encoded: dict[str, EncodedCorpus] = {}
+    with processes.main_process_first():
+        sample = first_pairs(data) if data.stream else texts["train"]
+        tokenizer = get_tokenizer(given.tokenizer, data, sample, (), positions, folder / "tokenizer", ends=False)
+        for name, corpora in {**references, **texts}.items():  # the long one last
+            packing = packing_of(data, longest, 0 if name == "train" else given.context_window)
+            parts = encode_texts(corpora, tokenizer, packing, name=name, cache_dir=folder / "cache")
+            encoded[name] = EncodedCorpus.joined(parts)
+            if name == "train":
+                encoded[name] = mix(encoded[name], [len(part) for part in parts], data, given.seed)
+    if processes.is_main_process:
+        warn_about_unknown_tokens(encoded, tokenizer)
+    lengths = np.array([longest]) if data.stream else encoded["train"].source_lengths
+    return PreparedData(tokenizer, encoded, joined_subwords(references, tokenizer), lengths)
+
+
+def block_encoder(
+    data: DataSettings, tokenizer: Any, *, positions: int, max_tokens: int, seed: int
+) -> Callable[[Iterable[ParallelCorpus]], EncodedCorpus]:
+    """A function that encodes the text of a stream."""
+    return partial(encode_chunks, tokenizer=tokenizer, packing=packing_of(data, min(positions, max_tokens)))
+
+
+def packing_of(data: DataSettings, longest: int, context: int = 0) -> Packing:
+    """A function that packs lines into examples of at most `longest` tokens."""
+    return partial(pack, block_size=data.block_size or longest, break_mode=data.sample_break_mode, context=context)
 
 
 def encode_texts(

@@ -21,13 +21,13 @@ from residual_hf.base.files import atomic_folder, write_json
 from residual_hf.base.names import check_repository
 from residual_hf.checkpoint import model_folder
 from residual_hf.checkpoint_checks import load_tokenizer
+from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 from .cleaning import CleaningReport, clean_corpus, pair_filter
 from .corpus import ParallelCorpus, numbered, read_parallel
 from .data_settings import CleaningSettings, DataSettings, TokenizerSettings
 from .encoding import EncodedCorpus, encode, encode_corpus
-from .language_modeling import encode_chunks, encode_texts, pack
 from .language_names import adds_codes, set_languages
 from .marked_text import marked, marking_tokens, training_edits, with_capitals
 from .mixture import mixed_indices, mixing_probabilities
@@ -74,30 +74,29 @@ def read_corpora(data: DataSettings) -> Corpora:
     return {name: [read_parallel(spec) for spec in specs] for name, specs in splits.items() if specs}
 
 
-def prepare(
-    texts: Corpora,
-    data: DataSettings,
-    tokenizer_settings: TokenizerSettings,
-    folder: Path,
-    *,
-    target_languages: Iterable[str],
-    positions: int,
-    max_tokens: int | None,
-    seed: int,
-    context_window: int = 0,
-) -> PreparedData:
-    """Clean and tokenize the corpora of a run; writes `tokenizer/`, `cache/` and `cleaning.json`.
+@dataclass(frozen=True)
+class Preparation:
+    """What the data of a run is prepared from and for.
 
-    Args:
-        texts: the result of `read_corpora`.
-        data, tokenizer_settings: sections of the recipe.
-        target_languages: the languages that get a tag if `data.language_tags`.
-        positions: most tokens that the model reads. Longer training pairs are dropped.
-        max_tokens: budget of a training batch; None if it is not known yet.
-        seed: of mixing and of subword regularization.
-        context_window: of the blocks of `valid` and `test` of a language model, see `pack`.
+    `texts`: the result of `read_corpora`. `data`, `tokenizer`: sections of the recipe. `config`: of the model.
+    `max_tokens`: budget of a training batch; None if it is not known yet. `seed`: of mixing and of random
+    segmentation. `context_window`: of the blocks of `valid` and `test` of a language model, see `pack`.
     """
-    processes, cache = PartialState(), folder / "cache"
+
+    texts: Corpora
+    data: DataSettings
+    tokenizer: TokenizerSettings
+    folder: Path
+    config: ResidualConfig
+    max_tokens: int | None
+    seed: int
+    context_window: int = 0
+
+
+def prepare(given: Preparation) -> PreparedData:
+    """Clean and tokenize the sentence pairs of a run; writes `tokenizer/`, `cache/` and `cleaning.json`."""
+    texts, data, folder, seed = given.texts, given.data, given.folder, given.seed
+    processes, cache, positions = PartialState(), folder / "cache", given.config.max_position_embeddings
     train = texts.get("train", [])
     if data.cleaning is not None and not data.stream:
         train = clean(train, data.cleaning, folder / "cleaning.json" if processes.is_main_process else None)
@@ -107,42 +106,31 @@ def prepare(
         name: [direction for corpus in corpora for direction in directions(corpus, data.bidirectional)]
         for name, corpora in held_out.items()
     }
-    max_length = min(data.max_length or positions, positions, max_tokens or positions)
+    max_length = min(data.max_length or positions, positions, given.max_tokens or positions)
     longest = np.array([max_length])
     with processes.main_process_first():
-        languages = [language_tag(language) for language in target_languages] if data.language_tags else []
+        languages = [language_tag(language) for language in data.target_languages] if data.language_tags else []
         tags = languages + sorted({spec.tag for spec in data.train if spec.tag is not None}) + marking_tokens(data)
         sample = (with_capitals(corpus, data, seed) for corpus in first_pairs(data)) if data.stream else train
         if processes.is_main_process and not (folder / "tokenizer").exists():  # at the first start of a run
             sample = list(sample)
-            if not data.is_text:  # of which many lines are blank or short
-                warn_about_overlap(sample, held_out)
-                before_cleaning = texts.get("train") or sample
-                warn_about_faults({"train": before_cleaning, **held_out}, expected_in(data, tokenizer_settings))
-        tokenizer = get_tokenizer(tokenizer_settings, data, sample, tags, positions, folder / "tokenizer")
-        encoded = {}
-        for name, corpora in references.items():
-            if data.is_text:
-                packing = packing_of(data, max_length, context_window)
-                parts = encode_texts(corpora, tokenizer, packing, name=name, cache_dir=cache)
-                encoded[name] = EncodedCorpus.joined(parts)
-            else:
-                encoded[name] = encode_references(corpora, data, tokenizer, name, positions, cache)
+            warn_about_overlap(sample, held_out)
+            before_cleaning = texts.get("train") or sample
+            warn_about_faults({"train": before_cleaning, **held_out}, expected_in(data, given.tokenizer))
+        tokenizer = get_tokenizer(given.tokenizer, data, sample, tags, positions, folder / "tokenizer")
+        encoded = {
+            name: encode_references(corpora, data, tokenizer, name, positions, cache)
+            for name, corpora in references.items()
+        }
         if not data.stream:
-            if data.is_text:
-                parts = encode_texts(train, tokenizer, packing_of(data, max_length), name="train", cache_dir=cache)
-                encoded["train"] = mix(EncodedCorpus.joined(parts), [len(part) for part in parts], data, seed)
-            else:
-                options: dict[str, Any] = {"cache_dir": cache, "seed": seed, "max_length": positions}
-                encoded["train"] = encode_training(train, data, tokenizer, max_length, **options)
+            options: dict[str, Any] = {"cache_dir": cache, "seed": seed, "max_length": positions}
+            encoded["train"] = encode_training(train, data, tokenizer, max_length, **options)
             longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
     if processes.is_main_process:
         warn_about_unknown_tokens(encoded, tokenizer)
         if data.placeholders and "train" in encoded:
             warn_about_rare_placeholders(encoded["train"], tokenizer)
-    if reads_segmented_text(tokenizer):
-        references = {name: [joined(corpus) for corpus in corpora] for name, corpora in references.items()}
-    return PreparedData(tokenizer, encoded, references, longest)
+    return PreparedData(tokenizer, encoded, joined_subwords(references, tokenizer), longest)
 
 
 def expected_in(data: DataSettings, tokenizer: TokenizerSettings) -> set[str]:
@@ -155,15 +143,16 @@ def expected_in(data: DataSettings, tokenizer: TokenizerSettings) -> set[str]:
     return {name for name, is_expected in expected.items() if is_expected}
 
 
-def packing_of(data: DataSettings, max_length: int, context: int = 0) -> Callable[[EncodedCorpus], EncodedCorpus]:
-    """A function that packs the lines of a language model into examples of at most `max_length` tokens."""
-    return partial(pack, block_size=data.block_size or max_length, break_mode=data.sample_break_mode, context=context)
+def joined_subwords(texts: Corpora, tokenizer: PreTrainedTokenizerBase) -> Corpora:
+    """The corpora; with subwords joined to words, like translations, if the tokenizer reads segmented text."""
 
+    def joined(corpus: ParallelCorpus) -> ParallelCorpus:
+        sides = [[join_subwords(text) for text in side] for side in (corpus.sources, corpus.targets)]
+        return replace(corpus, sources=sides[0], targets=sides[1])
 
-def joined(corpus: ParallelCorpus) -> ParallelCorpus:
-    """The corpus with subwords joined to words, like translations."""
-    sides = [[join_subwords(text) for text in side] for side in (corpus.sources, corpus.targets)]
-    return replace(corpus, sources=sides[0], targets=sides[1])
+    if not reads_segmented_text(tokenizer):
+        return texts
+    return {name: [joined(corpus) for corpus in corpora] for name, corpora in texts.items()}
 
 
 def encode_references(
@@ -221,17 +210,27 @@ def encode_training(
     return kept
 
 
+def pair_encoder(
+    data: DataSettings, tokenizer: PreTrainedTokenizerBase, *, positions: int, max_tokens: int, seed: int
+) -> Callable[[Iterable[ParallelCorpus]], EncodedCorpus]:
+    """A function that encodes the pairs of a stream, with at most `positions` tokens a side."""
+    resegment = resegmenters(tokenizer, data.subword_regularization)
+    return partial(encode, tokenizer=tokenizer, resegment=resegment, seed=seed, max_length=positions)
+
+
 def open_stream(
-    data: DataSettings, tokenizer: Any, max_tokens: int, *, positions: int, seed: int, **options: Any
+    data: DataSettings,
+    tokenizer: Any,
+    max_tokens: int,
+    *,
+    positions: int,
+    seed: int,
+    encoder: Callable[..., Callable[[Iterable[ParallelCorpus]], EncodedCorpus]] = pair_encoder,
+    **options: Any,
 ) -> StreamedBatches:
-    """The training batches of a stream; `options` as in `StreamedBatches`."""
+    """The training batches of a stream; `encoder` is that of the task, `options` as in `StreamedBatches`."""
     tokenizer = copy.deepcopy(tokenizer)  # a thread encodes; tokenizers keep truncation and padding as state
-    if data.is_text:
-        packing = packing_of(data, min(positions, max_tokens))
-        encode_text: Callable[..., EncodedCorpus] = partial(encode_chunks, tokenizer=tokenizer, packing=packing)
-    else:
-        resegment = resegmenters(tokenizer, data.subword_regularization)
-        encode_text = partial(encode, tokenizer=tokenizer, resegment=resegment, seed=seed, max_length=positions)
+    encode_text = encoder(data, tokenizer, positions=positions, max_tokens=max_tokens, seed=seed)
     stream = StreamedBatches(data, encode_text, max_tokens, positions=positions, seed=seed, **options)
     log_shares("streaming", [spec.title for spec in data.train], stream.probabilities)
     return stream
@@ -273,10 +272,12 @@ def get_tokenizer(
     tags: Sequence[str],
     positions: int,
     folder: Path,
+    *,
+    ends: bool = True,
 ) -> PreTrainedTokenizerBase:
     """The tokenizer in `folder`, if there is one; else one as `settings` say, trained on `corpora`, saved there.
 
-    It has an entry for each of `tags`.
+    It has an entry for each of `tags`, and `ends` every target.
     """
     if folder.exists():
         return AutoTokenizer.from_pretrained(folder)
@@ -293,7 +294,7 @@ def get_tokenizer(
     for tag in missing:
         if tokenizer.convert_tokens_to_ids(tag) == tokenizer.unk_token_id:
             raise InputError(f"tokenizer.path: {settings.path} has no entry {tag}, and none can be added")
-    if not data.is_text and not ends_text(tokenizer, "text_target"):
+    if ends and not ends_text(tokenizer, "text_target"):
         given = f"{settings.path} does not end a text with {tokenizer.eos_token}"
         raise InputError(f"tokenizer.path: {given}, from which a model learns where its texts end")
     tokenizer.model_max_length = min(tokenizer.model_max_length, positions)

@@ -19,13 +19,12 @@ from residual_hf.base.errors import InputError, for_all
 from residual_hf.base.files import atomic_file, expanded, read_json, write_json
 from residual_hf.checkpoint import extractor
 from residual_hf.model.checksums import write_checksums
-from residual_hf.model.configuration_residual import ResidualConfig
 
 from .audio import Recording, features, recordings
-from .data_settings import SPEC_AUGMENT, DataSettings, TokenizerSettings
+from .data_settings import SPEC_AUGMENT
 from .encoding import IGNORED, EncodedCorpus, encode_corpus, is_cached
 from .multilingual import concatenate
-from .pipeline import Corpora, PreparedData, get_tokenizer
+from .pipeline import Preparation, PreparedData, get_tokenizer
 from .text_warnings import warn_about_unknown_tokens
 
 logger = logging.getLogger(__name__)
@@ -113,8 +112,13 @@ def hash_recordings(found: Sequence[Recording]) -> str:
 def check_same_recordings(digests: dict[str, str], path: Path) -> None:
     """Record the hashes of recordings of a run in `path`. Raises `InputError` if it was started with others."""
     before = read_json(path) if path.exists() else {}
+<<<<<<< HEAD
     for name in ("train", "valid"):
         if name in before and before[name] != digests.get(name, before[name]):
+=======
+    for name, digest in digests.items():
+        if name != "test" and before.get(name, digest) != digest:
+>>>>>>> names-task
             raise InputError(f"data.{name}: other recordings than those that the run was started with ({path})")
     write_json(path, digests)
 
@@ -135,21 +139,13 @@ def compute_features(found: Sequence[Recording], lengths: np.ndarray, bins: int,
     write_checksums(path.parent, [path.name, path.with_suffix(".npy").name])
 
 
-def prepare_speech(
-    texts: Corpora,
-    data: DataSettings,
-    tokenizer_settings: TokenizerSettings,
-    folder: Path,
-    *,
-    config: ResidualConfig,
-    max_tokens: int | None,
-    seed: int,
-) -> PreparedData:
-    """As `prepare`, for recordings and their transcripts. `config`: of the model, with its limits and `num_mel_bins`.
+def prepare_speech(given: Preparation) -> PreparedData:
+    """As `prepare`, for recordings and their transcripts.
 
     Raises `InputError` naming the recordings that cannot be used; only those whose frames are all alike are found
     while features are computed.
     """
+    texts, data, folder, config = given.texts, given.data, given.folder, given.config
     positions, bins = config.max_position_embeddings, config.num_mel_bins
     most = min(data.max_length or config.max_source_positions, config.max_source_positions)
     held_out = {name: corpora for name, corpora in texts.items() if name != "train"}
@@ -162,7 +158,7 @@ def prepare_speech(
     except OSError as error:
         raise InputError(f"data.features: {store} cannot be a folder: {error.strerror}") from error
     with PartialState().main_process_first():
-        tokenizer = get_tokenizer(tokenizer_settings, data, transcripts, (), positions, folder / "tokenizer")
+        tokenizer = get_tokenizer(given.tokenizer, data, transcripts, (), positions, folder / "tokenizer")
         digests = {name: hash_recordings(found[name]) for name in names}
         check_same_recordings(digests, folder / "recordings.json")
         files = {name: store / f"{name}-{digests[name][:16]}-{bins}.f32" for name in names}
@@ -177,13 +173,15 @@ def prepare_speech(
             ids = encode_corpus(text, tokenizer, name=name, cache_dir=folder / "cache", sides=("target",)).arrays
             policy = data.spec_augment if name == "train" else None
             places = np.cumsum(lengths) - lengths, lengths
-            corpus = SpeechCorpus(FeatureFile(path, bins), *places, ids, policy=policy, seed=seed)
-            limit = min(most, max_tokens or most) if name == "train" else config.max_source_positions
+            corpus = SpeechCorpus(FeatureFile(path, bins), *places, ids, policy=policy, seed=given.seed)
+            limit = min(most, given.max_tokens or most) if name == "train" else config.max_source_positions
             long = (lengths > limit) | (corpus.target_lengths > positions)
             if long.any() and (name != "train" or long.all()):
                 row = int(long.argmax())
-                given = f"{found[name][row].where} has {lengths[row]} frames and {corpus.target_lengths[row]} tokens"
-                raise InputError(f"data.{name}: {given}, must have at most {limit} and {positions}")
+                long_one = (
+                    f"{found[name][row].where} has {lengths[row]} frames and {corpus.target_lengths[row]} tokens"
+                )
+                raise InputError(f"data.{name}: {long_one}, must have at most {limit} and {positions}")
             if long.any():
                 counts = long.sum(), len(long), limit, positions
                 level = logging.WARNING if 2 * counts[0] > len(long) else logging.INFO

@@ -36,4 +36,4 @@ REFUSED = {
         *(".plist", ".svg", ".js", ".jsx", ".tsx", ".vue", ".svelte", ".css", ".py", ".java"),
     ),
 }
-"""What to do instead with files that are neither documents nor lines of text, by the ends of their names."""
+"""Advice for files that are neither documents nor lines of text, by the ends of their names."""

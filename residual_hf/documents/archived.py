@@ -16,7 +16,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import etree, read_xml
 from residual_hf.generation.markup import Block, plain_text
 
-from .document import Document, has_text
+from .document import DocumentFile, has_text
 from .mixed_content import Dialect, read_mixed, write_mixed
 from .office_open import paragraphs_of
 from .workbooks import named_texts, paragraphs_of_workbook
@@ -64,10 +64,10 @@ PARTS: dict[str, tuple[str, Callable[[Any], Iterable[Any]]]] = {
     ".xlsx": (WORKBOOK, paragraphs_of_workbook),
     **dict.fromkeys((".odt", ".odp", ".ods"), (OPEN_DOCUMENT, open_document_paragraphs)),
 }
-"""By suffix: which files of the archive have text, and their paragraphs, which have a `block` and can `write` one."""
+"""The files of an archive with text, and their paragraphs, which have a `block` and can `write` one; by suffix."""
 
 
-class ArchivedDocument(Document):
+class ArchivedDocument(DocumentFile):
     def __init__(self, path: Path):
         super().__init__(path)
         pattern, paragraphs = PARTS[path.suffix.lower()]

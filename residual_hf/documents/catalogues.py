@@ -17,7 +17,7 @@ from residual_hf.data.xml_pairs import SHOWN, UNTRANSLATED, segment_text, segmen
 from residual_hf.generation.generation_settings import FILL
 from residual_hf.generation.markup import Block, Inline
 
-from .document import Document, has_text, read_bytes
+from .document import DocumentFile, has_text, read_bytes
 from .literal_text import marked, marked_block, read_marks, write_marks
 from .mixed_content import Dialect, Span, read_mixed, write_mixed
 
@@ -29,7 +29,7 @@ FIELD = re.compile(
 )
 """Flags, an obsolete line, the start of a message, or its translation."""
 HEADER = re.compile(r'^msgid[ \t]*""[ \t]*\r?\n\Z', re.MULTILINE)
-"""What is before the message of a header: an empty name in one line."""
+"""Start of the message of a header: an empty name in one line."""
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
 XLIFF_TEXT = Dialect(
     ("g", "mrk", "pc"),
@@ -51,7 +51,7 @@ class CatalogueOptions(NamedTuple):
 DEFAULTS = CatalogueOptions()
 
 
-class POFile(Document):
+class POFile(DocumentFile):
     """A message catalogue of gettext. Of plural forms, the first is translated from the singular.
 
     polib reads it, but what changes is written into its text, because translate-toolkit wraps lines anew.
@@ -124,7 +124,7 @@ class Segment(NamedTuple):
     target: Any
 
 
-class XLIFFFile(Document):
+class XLIFFFile(DocumentFile):
     """An XLIFF file, of version 1.2 or 2.x. Elements in the source come into the target.
 
     Each segment is a block. A target that is a copy of the source, with a state that says so, is translated too.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from residual_hf.generation.markup import Block, plain_text
 
-from .document import Document, has_text, read_text
+from .document import DocumentFile, has_text, read_text
 from .literal_text import LINE, read_marks, write_marks
 from .markdown_parts import SHORT_LINK, markdown_parser, parsed, parts_of
 from .plain import write_lines
@@ -23,14 +23,14 @@ SPECIAL = re.compile(r"[\\`*_{}\[\]<>#!~$&^]|:(?=\S)|\A[-+=]|(?<=\d)[.)](?=\s|\Z
 """Characters that may be marks."""
 ENTITIES = {"<": "&lt;", "&": "&amp;"}
 CONTEXTS = {"heading_open": "# ", "th_open": "|a|\n|-|\n|", "td_open": "|a|\n|-|\n|"}
-"""What is before a text that is no paragraph."""
+"""Mark before a text that is no paragraph."""
 
 Place = tuple[int, int]
 """Line and column."""
 
 
 class TextRange(NamedTuple):
-    """Where a block is in the file, what is before each further line of it, and how its characters are written."""
+    """Place of a block in the file, the prefix of each further line, and the form of its characters."""
 
     start: Place
     end: Place
@@ -39,7 +39,7 @@ class TextRange(NamedTuple):
     spelling: dict[str, list[str]]
 
 
-class MarkdownFile(Document):
+class MarkdownFile(DocumentFile):
     def __init__(self, path: Path):
         super().__init__(path)
         text = read_text(path)

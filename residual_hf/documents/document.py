@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What documents of all formats have in common."""
+"""The base class of documents of all formats."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from residual_hf.base.errors import InputError
+from residual_hf.base.files import readable
 from residual_hf.data.language_names import bcp47
 from residual_hf.generation.markup import Block
 from residual_hf.model.translation_inputs import has_letters
@@ -16,7 +17,7 @@ LARGEST_TEXT = 64 * 2**20
 """Bytes of a file of text, which is read into memory."""
 
 
-class Document(ABC):
+class DocumentFile(ABC):
     """A document that is read; `blocks` are to be translated. The languages are written into it if they are known."""
 
     blocks: Sequence[Block]
@@ -45,13 +46,8 @@ def has_text(block: Block) -> bool:
 
 def read_bytes(path: Path) -> bytes:
     """A file of text. Raises `InputError` for one that is missing, cannot be read or is larger than `LARGEST_TEXT`."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_TEXT + 1)
-    except FileNotFoundError:
-        raise InputError(f"no such file: {path}") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    with readable(path), path.open("rb") as file:
+        content = file.read(LARGEST_TEXT + 1)
     if len(content) > LARGEST_TEXT:
         raise InputError(f"{path}: has more than {LARGEST_TEXT / 2**20:.0f} MiB")
     return content

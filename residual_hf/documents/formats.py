@@ -12,19 +12,19 @@ from . import EBOOKS, HTML, KEY_VALUES, MARKDOWN, MESSAGES, PO, SUBTITLES, XLIFF
 from .archived import PARTS, ArchivedDocument
 from .catalogues import DEFAULTS, CatalogueOptions, POFile, XLIFFFile
 from .commonmark import MarkdownFile
-from .document import Document
+from .document import DocumentFile
 from .key_values import KeyValueFile
 from .messages import MessageFile
 from .plain import Subtitles, TextFile
 from .web import EPUB, HTMLFile
 
-CATALOGUES: dict[str, Callable[[Path, CatalogueOptions], Document]] = {
+CATALOGUES: dict[str, Callable[[Path, CatalogueOptions], DocumentFile]] = {
     **dict.fromkeys(PO, POFile),
     **dict.fromkeys(XLIFF, XLIFFFile),
     **dict.fromkeys(MESSAGES, MessageFile),
     **dict.fromkeys(KEY_VALUES, KeyValueFile),
 }
-READERS: dict[str, Callable[..., Document]] = {
+READERS: dict[str, Callable[..., DocumentFile]] = {
     ".txt": TextFile,
     **dict.fromkeys(HTML, HTMLFile),
     **dict.fromkeys(MARKDOWN, MarkdownFile),
@@ -35,7 +35,7 @@ READERS: dict[str, Callable[..., Document]] = {
 }
 
 
-def read_document(path: Path, options: CatalogueOptions = DEFAULTS) -> Document:
+def read_document(path: Path, options: CatalogueOptions = DEFAULTS) -> DocumentFile:
     """Read a document in the format that its name ends in. Raises `InputError` for another name or content."""
     suffix = path.suffix.lower()
     if suffix in CATALOGUES:

@@ -18,12 +18,17 @@ from residual_hf.base.errors import InputError
 from residual_hf.generation.markup import Block
 
 from .catalogues import CatalogueOptions
-from .document import Document, decoded, has_text, read_bytes
+from .document import DocumentFile, decoded, has_text, read_bytes
 from .literal_text import marked, read_marks, write_marks
 
 UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+<<<<<<< HEAD
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"(\s*:)?)?|[{}\[\]]')
 """Of JSON; a text with a colon is a key."""
+=======
+TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]')
+"""Token of JSON; a text with a colon is a key."""
+>>>>>>> names-task
 PROPERTY = re.compile(
     r"^[ \t\f]*(?:[#!].*|(?:[^\\\s=:#!]|\\.)(?:[^\\\s=:]|\\.)*[ \t\f]*[=:]?[ \t\f]*((?:[^\\\r\n]|\\\r?\n|\\.)*))",
     re.MULTILINE,
@@ -43,7 +48,7 @@ class Value(NamedTuple):
     end: int
 
 
-class KeyValueFile(Document):
+class KeyValueFile(DocumentFile):
     def __init__(self, path: Path, options: CatalogueOptions):
         super().__init__(path)
         content, kind = read_bytes(path), path.suffix.lower()
@@ -117,23 +122,11 @@ def escaped(text: str) -> str:
     return "".join(WRITTEN.get(character, character) for character in text)
 
 
-def _property_text(text: str, file: str) -> str:
-    return "\\" * text.startswith(" ") + escaped(text)
-
-
-def _apple_text(text: str, file: str) -> str:
-    return escaped(text).replace('"', '\\"')
-
-
 def _ini_values(text: str) -> Iterator[Value]:
     for match in INI.finditer(text):
         value, start = match[1].rstrip(), match.start(1)
         quoted = len(value) > 1 and value[0] == value[-1] == '"'
         yield Value(value[1:-1] if quoted else value, start + quoted, start + len(value) - quoted)
-
-
-def _ini_text(text: str, file: str) -> str:
-    return " ".join(text.splitlines())
 
 
 def _as_java(error: UnicodeError) -> tuple[str, int]:
@@ -147,7 +140,13 @@ JAVA = ("ascii", "iso-8859-1")
 codecs.register_error("java", _as_java)
 KINDS: dict[str, tuple[Callable[[str], Iterator[Value]], Callable[[str, str], str]]] = {
     **dict.fromkeys((".json", ".arb"), (_json_values, _json_text)),
+<<<<<<< HEAD
     ".properties": (_matches(PROPERTY.finditer), _property_text),
     ".strings": (_matches(APPLE.finditer), _apple_text),
     ".ini": (_ini_values, _ini_text),
+=======
+    ".properties": (_matches(PROPERTY), lambda text, file: "\\" * text.startswith(" ") + escaped(text)),
+    ".strings": (_matches(APPLE), lambda text, file: escaped(text).replace('"', '\\"')),
+    ".ini": (_ini_values, lambda text, file: " ".join(text.splitlines())),
+>>>>>>> names-task
 }

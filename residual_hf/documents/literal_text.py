@@ -25,7 +25,7 @@ BRACE = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:plural|select|selectordinal)\s*,|'[{}
 
 LINE = "\v"
 BETWEEN = f"{LINE}|{LINE}"
-"""What is read for the syntax between texts that are translated one by one."""
+"""Stand-in for the syntax between texts that are translated one by one."""
 
 
 class Mark(NamedTuple):

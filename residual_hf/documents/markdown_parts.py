@@ -30,7 +30,7 @@ DIRECTIVE = re.compile(
 """Lines of their own: containers of Pandoc and Docusaurus, attributes of kramdown, alerts of GitHub, abbreviations,
 tables of contents, files that MkDocs includes."""
 ADMONITION = re.compile(r"^([ \t]*)(?:!!!|\?\?\?\+?|===)[+ \t].*(?=\n\s*\n?\1 {4})", re.MULTILINE)
-"""Of MkDocs, whose text is indented."""
+"""First line of an admonition of MkDocs, whose text is indented."""
 DEFINITION = re.compile(r"(?<=[^\s])(\n(?:[ \t]*\n)?[ ]{0,3}):(?=[ \t]+\S)")
 """A line below a term, read as the item of a list."""
 NOTE = re.compile(r"^( {0,3})\[\^[^\]\s]+\]:(?=[ \t])", re.MULTILINE)
@@ -44,7 +44,7 @@ IMPORT = re.compile(
     r"(?:\A|(?<=\n\n))(?=import\s{0,20}(?:[\"']|\{|\*\s{0,20}as\s|[\w*{} ,]{1,500}\sfrom\s{1,20}[\"'])"
     r"|export\s{1,20}(?:default|const|let|var|function|class|async|[{*]))(?:(?![ \t>]*(?:```|~~~))[^\n]+\n)*"
 )
-"""Of JavaScript, in MDX."""
+"""Statements of JavaScript in MDX."""
 _CODE = r"(?:[^{}\n]|\n(?!\n))"
 _BRACES = rf"\{{(?:{_CODE}|\{{(?:{_CODE}|\{{{_CODE}*\}})*\}})*\}}"
 _ATTRIBUTE = rf"(?:[\w.:-]+(?:=(?:\"[^\"]*\"|'[^']*'|{_BRACES}))?|{_BRACES})"
@@ -52,10 +52,10 @@ JSX = rf"(?:</?(?:[A-Za-z][\w.:-]*(?:\s+{_ATTRIBUTE})*\s*/?)?>|{_BRACES})"
 JSX_TAG, JSX_LINES = re.compile(JSX), re.compile(rf"^[ \t]*{JSX}(?:\s*{JSX})*[ \t]*$", re.MULTILINE)
 TASK = re.compile(r"\[[ xX]\]\s+(?=\S)")
 MATH = re.compile(r"\$\$[^$]{1,5000}\$\$|\$(?![\s$])(?:\\.|[^$\\]){1,1000}(?<!\s)\$(?!\d)")
-"""As in Pandoc, so that prices are text."""
+"""Formulas as in Pandoc, so that prices are text."""
 MATH_LINES = re.compile(r"^[ \t>]*\$\$(?:(?!\$\$|\n[ \t>]*\n).)*\$\$[ \t]*$", re.DOTALL | re.MULTILINE)
 WIKI_LINK = re.compile(r"!?\[\[([^\[\]|\n]+)(?:\|([^\[\]|\n]+))?\]\](?![(\[])")
-"""Of a page, with a text of its own if there is one; after `!` the page itself is shown."""
+"""Link to a page, with or without its own text; after `!` the page itself is shown."""
 REFERENCE = re.compile(r"\[([^\[\]^\n][^\[\]\n]*|)\]")
 """Behind the text of a link: a definition that is not in the file, such as those that MkDocs makes."""
 SHORT_LINK = re.compile(r"\0\[([^\0]*)\0([^\0]*)\0([^\0]*)\0")

@@ -16,7 +16,7 @@ from residual_hf.generation.markup import Block
 
 from . import XML_MESSAGES
 from .catalogues import CatalogueOptions
-from .document import Document, has_text, read_bytes
+from .document import DocumentFile, has_text, read_bytes
 from .literal_text import marked, read_marks, write_marks
 
 with requires("documents"):
@@ -68,7 +68,7 @@ class _YAML(yaml.YAMLFile):
             yield from super()._flatten(data, *args, **options)
 
 
-class MessageFile(Document):
+class MessageFile(DocumentFile):
     """Messages under keys, which stay. Of Qt, the translations; of others, the texts themselves are replaced."""
 
     def __init__(self, path: Path, options: CatalogueOptions):

@@ -65,7 +65,8 @@ def read_mixed(element: Any, dialect: Dialect, *, keeps_space: bool = False) -> 
             block.append(Inline(child, ["\n"], keep=True))
         elif name in dialect.paired:
             pieces = read_mixed(child, dialect, keeps_space=keeps_space)
-            block.append(Inline(child, pieces, _is_protected(child), link=name == "a"))
+            is_protected = child.get("translate") == "no" or child.get("mtype") == "protected"  # in XLIFF 2 or 1.2
+            block.append(Inline(child, pieces, is_protected, link=name == "a"))
         else:
             text = next((child.get(name) for name in dialect.shown if child.get(name)), "")
             if dialect.without_text is not None and name not in dialect.without_text and len(child) == 0:
@@ -126,7 +127,7 @@ def _with_spans(block: Block, spans: Mapping[str, str]) -> Block:
 
 
 def _identifier(element: Any) -> str:
-    """What the elements at the start and at the end of a span have in common."""
+    """The identifier that the elements at the start and at the end of a span share."""
     own = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
     return next((own[key] for key in ("startRef", "rid", "name", "change-id", "id") if own.get(key)), "")
 
@@ -135,11 +136,6 @@ def _count(spaces: Any) -> int:
     """How many spaces an element of OpenDocument stands for, of at most 1,000."""
     count = next((value for key, value in spaces.attrib.items() if key.endswith("}c")), "1")
     return min(int(count), 1000) if count.isdecimal() and len(count) < 9 else 1
-
-
-def _is_protected(element: Any) -> bool:
-    """Whether XLIFF 2 or 1.2 says that the text of an element is not translated."""
-    return element.get("translate") == "no" or element.get("mtype") == "protected"
 
 
 def _in_line(text: str) -> str:

@@ -290,7 +290,7 @@ def _code(field: Any) -> str:
 
 
 def _partners(atoms: Sequence[Atom]) -> dict[int, int]:
-    """Where wrappers, fields and ranges end, by where they begin.
+    """Ends of wrappers, fields and ranges, by their starts.
 
     None for fields and ranges that cross others or are within more than `DEEPEST`.
     """
@@ -315,7 +315,7 @@ def _partners(atoms: Sequence[Atom]) -> dict[int, int]:
 
 
 def _range(element: Any) -> tuple[str, str]:
-    """What the start and the end of a bookmark, for example, have in common."""
+    """The key that the start and the end of a range, such as a bookmark, share."""
     number = next((value for key, value in element.attrib.items() if key.endswith("}id")), "")
     return local_name(element).removesuffix("Start").removesuffix("End"), number
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from residual_hf.base.errors import InputError
 from residual_hf.generation.markup import Block
 
-from .document import Document, read_text
+from .document import DocumentFile, read_text
 from .literal_text import TAG, marked, read_marks, write_marks
 
 SPEAKER = re.compile(r"\s*(?:(?:<[^>]*>)+\s*)?[-–—♪]")
@@ -25,11 +25,11 @@ WITHOUT_CUE = re.compile(r"\ufeff?WEBVTT\b|NOTE\b|STYLE\b|REGION\b|\Z")
 """How a block of WebVTT begins that has no times."""
 BLANK_LINES = re.compile(r"\n[ \t\r]*\n\s*")
 BREAK = re.compile(r"(?<!\b[A-Za-z]:)\\[Nn]")
-"""Of a line, in SubStation Alpha; not in the path of a file."""
+"""Line break in SubStation Alpha, but not in the path of a file."""
 OPEN_RUBY = re.compile(r"(<rt\b[^<>]*>[^<>]*)(?=</ruby>)", re.IGNORECASE)
 
 
-class TextFile(Document):
+class TextFile(DocumentFile):
     """A text file, whose lines are paragraphs."""
 
     def __init__(self, path: Path):
@@ -42,7 +42,7 @@ class TextFile(Document):
         write_lines(path, [text + line[len(line.rstrip("\r\n")) :] for line, text in pairs])
 
 
-class Subtitles(Document):
+class Subtitles(DocumentFile):
     """Subtitles whose times stay. The lines of a cue are one text, unless several people speak."""
 
     def __init__(self, path: Path):

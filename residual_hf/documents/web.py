@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from residual_hf.generation.html_text import HTMLText
 from residual_hf.generation.markup import Block
 
 from .archived import rewrite_archive
-from .document import Document, decoded, read_bytes
+from .document import DocumentFile, decoded, read_bytes
 from .mixed_content import Dialect, read_mixed, write_mixed
 
 CHARSET = re.compile(rb"<meta[^<>]+charset=[\"']?([\w-]+)|<\?xml[^<>]+encoding=[\"']([\w-]+)", re.IGNORECASE)
@@ -27,11 +27,11 @@ OPENING = re.compile("<(?=[A-Za-z/!?])")
 CONSTRUCT = re.compile(r"<(?:!--.*?--|[A-Za-z/](?:[^>\"']|\"[^\"]*\"|'[^']*')*|[!?](?!--)[^>]*)>", re.DOTALL)
 RAW = re.compile("<(script|style)", re.IGNORECASE)
 RAW_END = re.compile("</(script|style)", re.IGNORECASE)
-"""Of elements whose content has no tags."""
+"""Tags of elements whose content has no tags."""
 WITHOUT_REFERENCES = re.compile(
     r"(<(?:script|style)\b.*?(?:</(?:script|style)|\Z)|<!--.*?(?:-->|\Z))", re.DOTALL | re.I
 )
-"""What has no character references."""
+"""Parts without character references."""
 MOST_UNFINISHED = 100
 HTML_MARK = 4
 """Marks of XML (`MOST_MARKS`) whose time and memory a tag of HTML takes."""
@@ -44,10 +44,10 @@ AS_BROWSERS_READ = {
 }
 LANGUAGE = "{http://purl.org/dc/elements/1.1/}language"
 LABELS = Dialect(())
-"""Of a table of contents."""
+"""Syntax of the labels in a table of contents."""
 
 
-class HTMLFile(Document):
+class HTMLFile(DocumentFile):
     def __init__(self, path: Path):
         super().__init__(path)
         is_xml = path.suffix.lower() == ".xhtml"
@@ -62,7 +62,7 @@ class HTMLFile(Document):
         path.write_bytes(b"".join(written))
 
 
-class EPUB(Document):
+class EPUB(DocumentFile):
     """The pages of an e-book, the labels of its table of contents, and the languages that it names."""
 
     def __init__(self, path: Path):
@@ -77,7 +77,9 @@ class EPUB(Document):
                 if name.lower().endswith((".ncx", ".opf")):
                     tree = read_xml(read_part(archive, name), f"{path}: {name}")
                     self._contents[name] = tree, list(tree.iter("{*}text"))
-                    pages |= set(listed_pages(tree, name))
+                    for item in tree.iterfind(".//{*}manifest/{*}item[@media-type='application/xhtml+xml']"):
+                        listed = unquote(item.get("href", ""))  # a page, whatever its extension
+                        pages.add(posixpath.normpath(posixpath.join(posixpath.dirname(name), listed)))
             for name in filter(pages.__contains__, names):
                 self._pages[name] = read_page(read_part(archive, name, mark=HTML_MARK), f"{path}: {name}", is_xml=True)
         if not self._pages:
@@ -103,12 +105,6 @@ class EPUB(Document):
                     element.text = self.language(element.text.strip())
             changed[name] = etree.tostring(tree, xml_declaration=True, encoding="UTF-8")
         rewrite_archive(self.path, path, changed)
-
-
-def listed_pages(tree: Any, name: str) -> Iterator[str]:
-    """Names in the archive of the pages that a package document lists, whatever their extensions."""
-    for item in tree.iterfind(".//{*}manifest/{*}item[@media-type='application/xhtml+xml']"):
-        yield posixpath.normpath(posixpath.join(posixpath.dirname(name), unquote(item.get("href", ""))))
 
 
 def check_ends(text: str, where: str) -> None:

@@ -44,15 +44,9 @@ class Cell:
                 text.set(XML_SPACE, "preserve")
 
 
-def cells_of(tree: Any) -> Iterator[Cell]:
-    for element in tree.iter("{*}si", "{*}is", "{*}text"):
-        if text_of(element):
-            yield Cell(element)
-
-
 def paragraphs_of_workbook(tree: Any) -> Iterator[Any]:
     """Cells, comments, and the paragraphs of drawings and charts."""
-    yield from cells_of(tree)
+    yield from (Cell(element) for element in tree.iter("{*}si", "{*}is", "{*}text") if text_of(element))
     yield from paragraphs_of(tree)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus, numbered
 from residual_hf.data.scripts import LETTER, WITHOUT_SPACES, share_of_script
+from residual_hf.data.task import TRANSLATION, Task
 from residual_hf.data.tokenizer import join_subwords
 
 from .metrics import METRICS, EvaluationSettings, corpus_scores, detokenize, tokenized_bleu
@@ -132,22 +133,21 @@ def make_scorers(
     settings: EvaluationSettings,
     *,
     lowercase: bool = False,
-    speech: bool = False,
+    task: Task = TRANSLATION,
 ) -> list[Scorer]:
-    """A scorer for each corpus, of transcripts if `speech`; if there are several, it is named by the corpus and its
-    languages."""
-    metrics = {name: load_metric(name) for name in settings.metrics if not (speech and name in ERROR_RATES)}
+    """A scorer of the task for each corpus; of several, with the name of the corpus and the languages of text."""
+    metrics = {name: load_metric(name) for name in settings.metrics if name not in task.scores}
     options: dict[str, Any] = {"tokenize": settings.tokenize, "metrics": metrics, "lowercase": lowercase}
     names = [""]
     if len(corpora) > 1:
-        languages = [f" {corpus.source_lang}-{corpus.target_lang}" if not speech else "" for corpus in corpora]
+        languages = [f" {each.source_lang}-{each.target_lang}" if task.has_source_text else "" for each in corpora]
         names = numbered([corpus.name + pair for corpus, pair in zip(corpora, languages, strict=True)])
-    kind = TranscriptScorer if speech else Scorer
+    kind = Scorer if task.has_source_text else TranscriptScorer
     scorers = [
         kind(corpus, pretokenized=pretokenized, name=name, **options)
         for corpus, name in zip(corpora, names, strict=True)
     ]
-    for scorer in scorers if not speech else ():
+    for scorer in scorers if task.has_source_text else ():
         warn_about_references(scorer)
     return scorers
 

@@ -71,7 +71,7 @@ class ErrorRate:
 
     @property
     def signature(self) -> str:
-        """What the value depends on, like a signature of sacreBLEU."""
+        """The settings that the value depends on, like a signature of sacreBLEU."""
         text = "raw" if self.variant else "nfc.lower.letters-marks-digits-apostrophes"
         return f"text:{text}|version:jiwer-{version('jiwer')}"
 

@@ -11,28 +11,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
+from jinja2 import Environment
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_file, write_atomically
 from residual_hf.base.yaml_files import dump_yaml
 from residual_hf.checkpoint import SHORTLIST
 from residual_hf.data.data_settings import SPLITS
+from residual_hf.data.language_names import language_name
 from residual_hf.data.tokenizer import ends_text
 from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap, tokenizer_of
 from residual_hf.evaluation.sentence_metrics import ERROR_RATES
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.connections import LN_MODES
 from residual_hf.records.learning_curve import learning_curve
-from residual_hf.records.markdown import file_name, public
+from residual_hf.records.markdown import block, code, escaped, file_name, literal, public, text
 from residual_hf.records.run_folder import FinishedRun, Run, damage_named
 
 from .citations import bibtex, papers
-from .templates import render_card
 
 logger = logging.getLogger(__name__)
+
+ENVIRONMENT = Environment()
+ENVIRONMENT.globals.update(block=block, code=code, escaped=escaped, literal=literal, text=text)
+ENVIRONMENT.filters["language"] = lambda code: text(language_name(code))
+TEMPLATE = ENVIRONMENT.from_string(Path(__file__).with_name("model_card.md.jinja").read_text(encoding="utf-8"))
 
 LABELS = {
     "bleu": "BLEU",
@@ -114,10 +120,13 @@ def write_card(
         sections = ("tokenizer", "model", "training", "decoding", "evaluation")
         recipe = data_settings(run) | {name: run.recipe[name] for name in sections if name in run.recipe}
         card = render_card(
-            "model_card",
             card_metadata(run, tables, name, license, datasets),
             run=run,
             name=name,
+            config=run.config,
+            task=run.task,
+            source=run.directions[0][0],
+            target=run.directions[0][1],
             license=license,
             data_license=data_license,
             picture=picture.name if curve else None,
@@ -142,6 +151,14 @@ def write_card(
     return path
 
 
+def render_card(metadata: ModelCardData, /, **values: Any) -> str:
+    """The Markdown of a card with these values and the metadata, which `ModelCard` checks.
+
+    Without `run` there are no records, see `plain_card`.
+    """
+    return str(ModelCard(TEMPLATE.render({**metadata.to_dict(), **values, "card_data": metadata.to_yaml()})))
+
+
 def folder_name(run: Run) -> str:
     """The name of the folder of a run; if it is `run`, which `residual-hf init` proposes, its languages as `en-de`."""
     name, languages = run.folder.resolve().name, [run.recipe.get(f"{side}_lang") for side in ("source", "target")]
@@ -160,7 +177,7 @@ def card_metadata(
         language=language_codes(language for pair in run.directions for language in pair),
         license=license,
         library_name="transformers",
-        pipeline_tag=run.task,
+        pipeline_tag=run.task.hub_name,
         tags=["residual_hf", *run.ln_modes],
         datasets=list(dict.fromkeys([*datasets, *filter(None, trained_on)])) or None,
         base_model=_hub_id(run.starts_from) if "/" in (run.starts_from or "") else None,
@@ -179,7 +196,7 @@ def language_codes(languages: Iterable[str]) -> list[str] | None:
 
 def has_end(run: FinishedRun) -> bool:
     """Whether the tokenizer of a language model ends texts with `</s>`; a converted one begins them with it."""
-    if run.task != "text-generation" or run.starts_from is None:
+    if not run.task.reads_lines or run.starts_from is None:
         return True
     from transformers import AutoTokenizer
 
@@ -191,12 +208,12 @@ def _results(run: FinishedRun, table: ScoreTable) -> list[EvalResult]:
     specs = _specs(run, table.split)
     one = len(specs) == 1 and "corpora" not in run.metrics[table.split]
     spec = specs[0] if one and _hub_id(specs[0].get("dataset")) else {}
-    one_direction = len(run.directions) == 1 and run.task != "automatic-speech-recognition"
+    one_direction = len(run.directions) == 1 and run.task.has_source_text
     direction = " " + "-".join(run.directions[0]) if one_direction else ""
     return [
         EvalResult(
-            task_type=run.task,
-            task_name=f"{run.task.capitalize().replace('-', ' ')}{direction}",
+            task_type=run.task.hub_name,
+            task_name=f"{run.task.hub_name.capitalize().replace('-', ' ')}{direction}",
             dataset_type=spec.get("dataset", "local-files"),  # the Hub requires a type
             dataset_name=public(table.corpus),
             dataset_config=spec.get("dataset_config") if spec else public(table.corpus),  # keeps corpora apart
@@ -284,10 +301,10 @@ def compare(run: Run, baseline: Run | None) -> dict[str, Comparison]:
         return {}
     if others != references:
         raise InputError(f"baseline: {other.folder} was scored on other references of data.{split}")
-    for one, text in ((run, ours), (other, theirs)):
-        if len(text) != len(references):
+    for one, lines in ((run, ours), (other, theirs)):
+        if len(lines) != len(references):
             raise InputError(
-                f"{one.folder}: {split}.hypotheses.txt has {len(text)} lines, but {split}.references.txt "
+                f"{one.folder}: {split}.hypotheses.txt has {len(lines)} lines, but {split}.references.txt "
                 f"{len(references)}: the files are not of the same run"
             )
     tokenize, theirs_by = (
@@ -321,7 +338,7 @@ def _hashes(run: FinishedRun) -> str:
 
 def _citations(run: FinishedRun, baseline: FinishedRun | None) -> str:
     entries = [entry for name in run.ln_modes if name in LN_MODES for entry in bibtex(name)]
-    entries.append(papers()["wang2020fairseq" if run.task == "automatic-speech-recognition" else "post2018call"])
+    entries.append(papers()[run.task.words["citation"]])
     if baseline is not None:
         entries.append(papers()["koehn2004statistical"])
     return "\n\n".join(dict.fromkeys(entries))

@@ -12,13 +12,13 @@ from huggingface_hub import ModelCardData
 
 from residual_hf.base.files import write_atomically
 from residual_hf.checkpoint import SHORTLIST, save_checkpoint
+from residual_hf.data.task import task_of
 from residual_hf.data.tokenizer import ends_text, reads_segmented_text
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import TranslationInputs, language_tags
 from residual_hf.records.markdown import text
 
-from .card import describe_mode, language_codes
-from .templates import render_card
+from .card import describe_mode, language_codes, render_card
 
 EXAMPLES = {("en", "de"): "__{}__", ("eng_Latn", "deu_Latn"): "{}", ("en_XX", "de_DE"): "{}"}
 """Codes of M2M100, NLLB and mBART, and their tokens."""
@@ -42,20 +42,18 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
     modes = list(dict.fromkeys(own.ln_mode for own in config.stack_configs))
     source, target = config.source_lang, config.target_lang
     tags = sorted(language_tags(tokenizer)) if config.language_tags else []
-    task = "summarization" if source and source == target else "translation"
-    task = "text-generation" if config.is_decoder_only else task
-    task = "automatic-speech-recognition" if config.reads_speech else task
+    task = task_of(config)
+    tag = task.hub_name
     if config.is_encoder_only:
         is_masked = "ResidualForMaskedLM" in (config.architectures or ())
-        task = "fill-mask" if is_masked else "text-classification"
-    codes = example_codes(TranslationInputs(config, tokenizer, task))
+        tag = "fill-mask" if is_masked else "text-classification"
+    codes = example_codes(TranslationInputs(config, tokenizer, tag))
     shown = codes or (source or "the source language", target or next(iter(tags), "en"))
     card = render_card(
-        "plain_card",
         ModelCardData(
             language=language_codes(filter(None, (source, target, *tags))),
             library_name="transformers",
-            pipeline_tag=task,
+            pipeline_tag=tag,
             tags=["residual_hf", *modes],
             model_name=name,
         ),

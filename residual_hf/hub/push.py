@@ -159,8 +159,6 @@ def push_run(
 
 
 def _find_model(folder: Path) -> Path:
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder")
     for model in (folder, folder / "model"):
         if (model / "config.json").is_file():
             return model

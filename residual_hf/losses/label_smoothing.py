@@ -69,7 +69,7 @@ def smoothed_cross_entropy(
     """Label-smoothed cross entropy of logits [..., classes] and labels [...], computed in at least fp32.
 
     Raises:
-        InputError: unknown `form`, or `epsilon` outside [0, 1).
+        InputError: `epsilon` outside [0, 1).
     """
     nll_weight, sum_weight = _weights(epsilon, form, logits.size(-1))
     kept = labels != ignore_index
@@ -110,7 +110,7 @@ def fused_linear_smoothed_cross_entropy(
         pair: the last two values of a `PairCost`, if every two rows are predictions of one token.
 
     Raises:
-        InputError: unknown `form`, `epsilon` outside [0, 1), mismatched shapes, or `chunk_rows` below 1.
+        InputError: `epsilon` outside [0, 1), mismatched shapes, or `chunk_rows` below 1.
     """
     weights = _weights(epsilon, form, weight.size(0))
     cost = SmoothedCost(*weights) if pair is None else PairCost(*weights, *pair)
@@ -207,8 +207,6 @@ class LossMeter:
 
 def _weights(epsilon: float, form: str, classes: int) -> tuple[float, float]:
     """The weights (a, b) of the module's docstring."""
-    if form not in SMOOTHING_FORMS:
-        raise InputError(f"label smoothing form: {form!r} given, must be one of {sorted(SMOOTHING_FORMS)}")
     if not 0.0 <= epsilon < 1.0:
         raise InputError(f"label smoothing: {epsilon} given, must be at least 0 and below 1")
     return SMOOTHING_FORMS[form](epsilon, classes)

@@ -65,7 +65,7 @@ class PairCost(NamedTuple):
     def __call__(
         self, logits: Tensor, labels: Tensor, dtype: torch.dtype, gradient: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """As in `SmoothedCost`; the NLL is the mean of both passes, or that of the first one."""
+        """Cost as in `SmoothedCost`; the NLL is the mean of both passes, or that of the first one."""
         first, second = (
             logits[row::2].to(dtype, copy=True, memory_format=torch.contiguous_format) for row in (0, 1)
         )  # `probabilities_and_sums` overwrites them, while `grad` overwrites the logits

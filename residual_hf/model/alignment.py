@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from .placeholders import BARE_WORD, WORD, Edit, EditedText
 
 ROUNDS, NO_WORD = 2, 0.03
-"""Of the algorithm of Sinkhorn and Knopp, by which words compete for those of the source, and what these keep."""
+"""Rounds of Sinkhorn and Knopp, in which words compete for those of the source, and the share of no word."""
 TOKENS_TOGETHER = 2000  # tokens of a side whose logits are in memory at a time
 Array = np.ndarray
 Spans = Sequence[tuple[int, int]] | Array
@@ -98,7 +98,7 @@ class Alignment(NamedTuple):
 
 
 def word_spans(text: str, *, bare: bool = False) -> Array:
-    """Where the words of a text are, (words, 2); `bare` ones without punctuation around them."""
+    """Starts and ends of the words of a text, (words, 2); `bare` ones without punctuation around them."""
     words = WORD.finditer(text)
     found = ((bare and BARE_WORD.search(text, *word.span())) or word for word in words)
     return np.array([word.span() for word in found], dtype=int).reshape(-1, 2)
@@ -225,7 +225,7 @@ def eager_attention(model: Any) -> Iterator[None]:
 
 
 def token_spans(tokenizer: Any, ids: list[int], text: str, in_target: bool = False) -> Array:
-    """Where each token is in the text that it was read from, or that was written from it, (tokens, 2)."""
+    """Start and end of each token in the text that it was read from, or that was written from it, (tokens, 2)."""
     if tokenizer.is_fast:
         given = {"text_target" if in_target else "text": text}
         encoded = tokenizer(**given, add_special_tokens=False, return_offsets_mapping=True, verbose=False)

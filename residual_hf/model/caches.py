@@ -14,7 +14,7 @@ from transformers.modeling_outputs import Seq2SeqModelOutput
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 CACHE = "cache" if any(field.name == "cache" for field in fields(Seq2SeqModelOutput)) else "past_key_values"
-"""What the installed Transformers calls a cache in arguments and outputs."""
+"""Name of a cache in arguments and outputs of the installed Transformers."""
 
 
 def accepts_cache(forward: Method) -> Method:

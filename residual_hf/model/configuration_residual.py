@@ -217,7 +217,7 @@ class ResidualConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As `PreTrainedConfig.from_dict`; warns where an argument gives a saved model another mode."""
+        """Extends `PreTrainedConfig.from_dict` by a warning where an argument gives a saved model another mode."""
         for name in [name for name in kwargs if name.endswith("ln_mode") and kwargs[name] != config_dict.get(name)]:
             logger.warning(
                 f"{name}: {kwargs[name]!r} given, but the saved config has {config_dict.get(name)!r}: trained weights "

@@ -31,15 +31,15 @@ Candidate = tuple[float, int, int]
 """Total score, parent and token."""
 NOTHING: Candidate = (-np.inf, 0, 0)
 LettersAdded = Callable[[int, int], int]
-"""By how many letters a token, the second, lengthens a word that ends with another, the first."""
+"""The number of letters by which the second token lengthens a word that ends with the first."""
 ENDING = 2
 """Most letters of an ending that a phrase may have in addition."""
 MISSING = -1.0e5
 """Added to the score of a hypothesis at the limit of its length for each token that it lacks."""
 
 
-class Progress(NamedTuple):
-    """What a hypothesis has of its phrases.
+class PhraseState(NamedTuple):
+    """The part of its phrases that a hypothesis contains.
 
     Attributes:
         phrases: those of its sentence.
@@ -59,7 +59,7 @@ class Progress(NamedTuple):
     last: int | None = None
 
     @classmethod
-    def of(cls, phrases: Sequence[Phrase], letters: LettersAdded) -> Progress:
+    def of(cls, phrases: Sequence[Phrase], letters: LettersAdded) -> PhraseState:
         return cls(phrases, tuple(range(len(phrases))), letters)
 
     @property
@@ -74,7 +74,7 @@ class Progress(NamedTuple):
         begun = (place for place in self.begun if place[0] in self.missing)
         return first | {self.phrases[number][which][length] for number, which, length in begun}
 
-    def after(self, token: int) -> Progress:
+    def after(self, token: int) -> PhraseState:
         """The progress of the hypothesis with another token."""
         missing, ended = self.missing, None
         if self.ended is not None and self.last is not None and (added := self.letters(self.last, token)):
@@ -109,9 +109,9 @@ def beams_for(phrases: Sequence[Phrase]) -> int:
 
 
 class ConstrainedSearch(BeamSearch):
-    """As `BeamSearch`, for hypotheses with phrases: the `Progress` of each sentence when it begins."""
+    """`BeamSearch` for hypotheses with phrases, from the `PhraseState` of each sentence."""
 
-    def __init__(self, prompt: Tensor, settings: SearchSettings, progress: Sequence[Progress]):
+    def __init__(self, prompt: Tensor, settings: SearchSettings, progress: Sequence[PhraseState]):
         super().__init__(prompt, settings)
         self.progress = [[own] * settings.num_beams for own in progress]
 
@@ -193,10 +193,10 @@ def shared(banks: Mapping[int, list[Candidate]], beams: int) -> list[Candidate]:
 
 def first_progress(
     phrases: Sequence[Sequence[Phrase]], sentences: int, letters: LettersAdded | None
-) -> Sequence[Progress]:
+) -> Sequence[PhraseState]:
     """Raise `ValueError` unless there is a list of phrases for each sentence, none of them empty."""
     if len(phrases) != sentences:
         raise ValueError(f"phrases: {len(phrases)} lists given for {sentences} sentences")
     if not all(phrase and all(phrase) for own in phrases for phrase in own):
         raise ValueError("phrases: an empty phrase given")
-    return [Progress.of(own, letters or (lambda last, token: 0)) for own in phrases]
+    return [PhraseState.of(own, letters or (lambda last, token: 0)) for own in phrases]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 PLAIN = {bool, int, float, str, type(None), torch.dtype}
 OWN_PARTS = {"_modules", "_build_anew", "training", "forward"} | {name for name in vars(nn.Module()) if "hook" in name}
-"""Of a module, what needs no look: its modules have their turn, and `generate` itself asks for the others."""
+"""Attributes of a module that are not compared: its modules are compared themselves, `generate` checks the others."""
 LANES = 1 << 14
 FACTOR, SHIFT = np.uint64(0x9E3779B185EBCA87), np.uint64(29)
 
@@ -98,7 +98,7 @@ class Fingerprint:
 
 
 class Contents:
-    """What modules consist of.
+    """The parts of modules.
 
     Attributes:
         notes: plain values, and identities of modules, tensors and other objects.

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Where a run registers faster functions for the modules of a model.
+"""Registry of faster functions for the modules of a model.
 
 A `kernel` has the module as its first argument and then those of `forward`. A module without one, as all are outside
 of such a run, computes as its class says. Residual connections have a `kernel` too, which their layers call.

@@ -182,7 +182,7 @@ class ResidualLayer(GradientCheckpointingLayer):
         return None if self.branch_warmup is None else self.branch_warmup()
 
     def sublayer(self) -> Callable[[Callable], Sublayer]:
-        """What makes a `Sublayer` of a branch."""
+        """The parts that make a `Sublayer` of a branch."""
         return partial(Sublayer, dropout=self.dropout, factor=self.branch_factor())
 
 

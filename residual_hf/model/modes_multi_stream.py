@@ -153,7 +153,7 @@ def kronecker(logits: Tensor, count: int) -> Tensor:
 
 
 class WeightedEnd(CopiedStream):
-    """With `learned_end` the streams are weighted at the end of the stack as they are for a branch."""
+    """End of a stack; with `learned_end` it weights the streams as for a branch."""
 
     no_weight_decay = ("static_read",)
 

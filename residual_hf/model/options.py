@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Bound(NamedTuple):
-    """What a bound demands of a number, as a function, a sign and in words."""
+    """The demand of a bound on a number: a function, a sign and words."""
 
     holds: Callable[[float, float], bool]
     sign: str
@@ -158,7 +158,7 @@ def describe_option(f: Field) -> str:
 
 
 def allowed_values(hint: Any, declared: Mapping[str, Any]) -> str:
-    """What a field of this type accepts, in words: "an integer >= 1 or null"."""
+    """The values that a field of this type accepts, in words: "an integer >= 1 or null"."""
     kind, parts = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
         shown = [part for part in parts if not (part is str and Path in parts)]
@@ -253,7 +253,7 @@ def _check_names(cls: type, values: Mapping[Any, Any]) -> None:
 
 
 def _other_names(cls: type) -> dict[str, str]:
-    """What else the fields of a dataclass may be called: {"learning_rate": "training.lr", "seed": "training.seed"}."""
+    """Other names for the fields of a dataclass: {"learning_rate": "training.lr", "seed": "training.seed"}."""
     sections = {name: hint for name, hint in type_hints(cls).items() if is_dataclass(hint)}
     names: dict[str, str] = dict(getattr(cls, "also_called", {}))
     for section, hint in reversed(sections.items()):  # of several sections, the first one is meant

@@ -25,7 +25,7 @@ for _ in range(8):
 _KINDS = r"plural|select|selectordinal|number|date|time|spellout|ordinal|duration|choice"
 _TYPE = "(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@]"
 _FORMAT = rf"[-+#0,']*(?:[1-9]\d*)?(?:\.\d+)?{_TYPE}"
-"""Of printf. What cannot be a percentage, such as `%1$s` and `%.2f`, may stand before letters, `%d` before a few."""
+"""Format of printf. Where it is no percentage, such as `%1$s` and `%.2f`, letters may follow; after `%d`, a few."""
 PLACEHOLDER = re.compile(
     rf"(?:(?:https?|ftp)://|(?<![A-Za-z0-9.-])www\.)(?:\([^(){_BESIDE}]*\)|[^(){_BESIDE}])*"
     rf"(?:\([^(){_BESIDE}]*\)|[^().,;:!?'’\]{_BESIDE}])"
@@ -54,7 +54,7 @@ LETTERS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 
 class Edit(NamedTuple):
-    """What replaces the characters from `start` to `end` of a text."""
+    """A replacement for the characters from `start` to `end` of a text."""
 
     start: int
     end: int
@@ -77,7 +77,7 @@ class EditedText(NamedTuple):
         return "".join([*pieces, self.original[place:]])
 
     def places(self) -> tuple[list[int], list[int]]:
-        """Where in the original a part begins that begins at each place of the edited text, and where it ends.
+        """For each place of the edited text, where a part that begins or ends there begins or ends in the original.
 
         A part of what an edit has written stands for all that the edit replaced.
         """

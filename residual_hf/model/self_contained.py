@@ -26,6 +26,7 @@ from transformers import PreTrainedConfig
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 from transformers.utils import cached_file, logging
 
+from .catalogue import MODULES
 from .checksums import CHECKSUMS
 from .connections import ResidualConnection, get_ln_mode, is_registered
 
@@ -180,9 +181,11 @@ def _code(module: ModuleType) -> bytes:
 @cache
 def _model_files(home: Path, modules: frozenset[str]) -> dict[str, str]:
     """Name and text of every file that the classes in a `config.json` need, which are in `modules`."""
-    entries = {home / f"{module}.py" for module in modules}
+    entries = {home / f"{module}.py" for module in (*modules, *MODULES)}
     paths = {*entries, *(Path(found) for entry in entries for found in get_relative_import_files(entry))}
     files = {path.name: path.read_text("utf-8") for path in sorted(paths)}
+    imports = "".join(f"from .{module} import *\n" for module in ("ln_modes", *MODULES))
+    files["catalogue.py"] = f"{imports}\nMODULES = {MODULES}\n"  # a cache of modules may hold files of other models
     for entry in files.keys() & ENTRIES:
         unnamed = {path.stem for path in paths} - {Path(entry).stem, *get_relative_imports(home / entry)}
         imports = "".join(f"from .{stem} import\n" for stem in sorted(unnamed))

@@ -66,14 +66,14 @@ class ResidualPreTrainedModel(PreTrainedModel):
         super().__init__(config, *args, **kwargs)
 
     def post_init(self) -> None:
-        """As in Transformers, with the layers that this model has: FSDP looks for each of `_no_split_modules`."""
+        """Override of Transformers: FSDP looks for each of `_no_split_modules`, so only present layers are listed."""
         super().post_init()
         present = {type(module).__name__ for module in self.modules()}
         self._no_split_modules = [name for name in self._no_split_modules if name in present]
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in Transformers. With `trust_remote_code`, modes in the code of the checkpoint are registered.
+        """Override of Transformers. With `trust_remote_code`, modes in the code of the checkpoint are registered.
 
         Raises `ValueError` for a folder whose weights or config are not as they were saved.
         """
@@ -86,15 +86,15 @@ class ResidualPreTrainedModel(PreTrainedModel):
         return loaded
 
     def train(self, mode: bool = True) -> Any:
-        """As in PyTorch; reads the code for checkpoints, as an upgrade may replace it while the model is trained."""
+        """Override of PyTorch; reads the code for checkpoints, which an upgrade may replace during training."""
         if mode:
             with suppress(OSError):  # `save_pretrained` warns
                 model_code(self.config)
         return super().train(mode)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
-        """As in Transformers; warns of a branch warm-up whose updates nobody has counted, and saves no `max_length`
-        that is only the default of Transformers."""
+        """Override of Transformers; warns of a branch warm-up whose updates nobody has counted, and saves no
+        `max_length` that is only the default of Transformers."""
         if self.can_generate() and has_length_rule(self.generation_config):
             self.generation_config.max_length = None
         if any(not warmup.updates for warmup in branch_warmups(self)):
@@ -102,7 +102,7 @@ class ResidualPreTrainedModel(PreTrainedModel):
         return super().save_pretrained(*args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """For what supports only some implementations, default to the first of them and refuse the others."""
+        """Default to the first implementation that a mode or task supports, and refuse those that it does not."""
         modes = {own.mode for own in self.config.stack_configs}
         limits = {f"ln_mode {mode.name!r}": mode.attention_implementations for mode in modes}
         if self.config.position_embedding_type == "relative":

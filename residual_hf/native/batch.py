@@ -16,7 +16,7 @@ ROWS_PER_THREAD = 32  # with fewer, another thread gains little: each of them re
 
 
 class Sentences:
-    """Where the real tokens of a padded batch are when they follow each other.
+    """Positions of the real tokens of a padded batch when they follow each other.
 
     Args:
         mask: (sentences, length), nonzero at real tokens.

@@ -64,7 +64,7 @@ class StackPrograms:
         states: Symbol,
         score_residual: tuple[Scores | None, float] | None = None,
     ) -> tuple[Any, ...]:
-        """What a branch returns: its output, and from an attention that adds scores their sums."""
+        """The result of a branch: its output, and from an attention that adds scores their sums."""
         output = Symbol(recorder.branch(states.cell), is_vector=True)
         output = run_module(inner["output"], [output], call_on_stream) if "output" in inner else output
         if score_residual is None:
@@ -78,7 +78,7 @@ class StackPrograms:
 
 
 class InnerProgram:
-    """What an inner module does to a vector.
+    """The operation of an inner module on a vector.
 
     Attributes:
         operations: on registers; they read the vector as `BRANCH`, and the last one is `hidden`.
@@ -101,7 +101,7 @@ class InnerProgram:
 
 
 def inner_programs(sublayer: Any) -> dict[str, InnerProgram]:
-    """What the inner modules of a branch do, by slot, except for `output`. Keys and values have a program both."""
+    """Programs of the inner modules of a branch, by slot, except for `output`. Keys and values have one each."""
     inner: dict[str, nn.Module | None] = {**sublayer.inner}
     inner.pop("output", None)
     if not hasattr(sublayer, "head_dim"):
@@ -122,7 +122,7 @@ def run_module(
     branch: Callable[..., Any] | None = None,
     factor: Tensor | None = None,
 ) -> Any:
-    """What a module makes of symbols; the arguments are those of `trace`, with values."""
+    """Apply a module to symbols; the arguments are those of `trace`, with values."""
     try:
         graph = trace(module, len(stream), run, inline=True, is_warming=factor is not None)
     except Untraceable as error:

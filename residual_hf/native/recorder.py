@@ -37,7 +37,7 @@ class NormWeights:
 
 @dataclass(eq=False)
 class Operation:
-    """What `native.h` describes, with values in place of registers, each of which is made once."""
+    """A program as in `native.h`, with values in place of registers, each of which is made once."""
 
     function: str
     terms: list[tuple[Key, Array]]

@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
 
 
 def interface_version() -> int:
-    """What a library built with this header returns as its `interface_version`: the checksum of the header."""
+    """The `interface_version` of a library built with this header: the checksum of the header."""
     return zlib.crc32(HEADER.read_bytes())
 
 

@@ -315,5 +315,5 @@ FUNCTIONS: dict[str, Callable] = {
     **{"stack": stack, "cat": concatenate, "unbind": unbind, "squeeze": squeeze, "transpose": transpose},
     **dict.fromkeys(("to", "float", "type_as", "detach", "clone", "contiguous"), unchanged),
 }
-"""By the name of the operation."""
+"""Symbolic functions by the name of the operation."""
 OF_JOINED: dict[str, Callable] = {"to": unchanged, "rms_norm": joined_rms_norm, "linear": joined_linear}

@@ -163,7 +163,7 @@ class Packer:
         return Program(len(operations), width, stride, vectors, vectors * stride + round_up(numbers), packed)
 
     def inner(self, found: InnerProgram | None, stride: int, count: int = 1) -> Program:
-        """What happens within a sub-layer to `count` vectors of a row; nothing for None."""
+        """Pack the operations within a sub-layer on `count` vectors of a row; nothing for None."""
         if found is None:
             return Program()
         packed = self.program(found.operations, found.width, stride, found.vectors, found.numbers)

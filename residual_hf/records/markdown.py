@@ -26,7 +26,7 @@ def text(value: Any) -> str:
 
 
 def escaped(value: str) -> str:
-    """As `text`, with paths and whatever looks like one: sentences are no records of a machine."""
+    """Like `text`, but keeps paths and text that looks like one: sentences are no records of a machine."""
     return SPECIAL.sub(r"\\\1", " ".join(value.split()))
 
 

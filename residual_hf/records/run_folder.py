@@ -15,6 +15,7 @@ from jinja2 import TemplateError
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import RECORD, read_json, undamaged_entries
 from residual_hf.base.yaml_files import read_yaml
+from residual_hf.data.task import TASKS, TRANSLATION, Task
 from residual_hf.data.text_files import iter_lines
 from residual_hf.evaluation.metrics import detokenize
 from residual_hf.model.connections import STACKS
@@ -49,8 +50,6 @@ class Run:
     def read(cls, folder: str | Path) -> Self:
         """Read a run folder. Raises `InputError` naming the file that is missing or damaged."""
         folder = Path(folder)
-        if not folder.is_dir():
-            raise InputError(f"run folder: {folder}: no such folder")
         for name in cls.FILES:
             if not (folder / name).is_file():
                 raise InputError(f"run folder: {folder} has no {name}, must be the folder of a {cls.KIND}")
@@ -80,11 +79,12 @@ class Run:
         return "test" if "test" in self.metrics else "valid"
 
     @property
-    def task(self) -> str:
-        """The task of the model by its name on the Hub."""
-        task = self.recipe.get("task") or "translation"
-        names = {"language_modeling": "text-generation", "speech_recognition": "automatic-speech-recognition"}
-        return names.get(task, task)
+    def task(self) -> Task:
+        """The task of the model. Raises `InputError` if the recipe names none."""
+        name = self.recipe.get("task") or TRANSLATION.name
+        if not isinstance(name, str) or name not in TASKS:
+            raise InputError(f"{self.folder / 'recipe.yaml'}: task: {name!r} given, must be one of {', '.join(TASKS)}")
+        return TASKS[name]
 
     @property
     def starts_from(self) -> str | None:
@@ -95,8 +95,7 @@ class Run:
     def ln_modes(self) -> list[str]:
         """The modes of the stacks; one if they are equal. Without a config, those that the recipe names."""
         fields = self.config or self.recipe.get("model") or {}
-        alone = self.config.get("is_decoder_only") or self.task == "text-generation"
-        stacks = ("decoder",) if alone else STACKS
+        stacks = ("decoder",) if (self.config or self.task.config).get("is_decoder_only") else STACKS
         names = (fields.get(f"{stack}_ln_mode") or fields.get("ln_mode") for stack in stacks)
         return list(dict.fromkeys(filter(None, names)))
 

@@ -53,7 +53,7 @@ class DataRecord(InputSettings):
 
 @dataclass(frozen=True)
 class Emissions(InputSettings):
-    """What codecarbon measured during training; `country` is where it located the machine."""
+    """Measurements of codecarbon during training; `country` is where it located the machine."""
 
     grams: float
     kilowatt_hours: float
@@ -158,13 +158,12 @@ def _of_all_starts(before: str | None, now: str | None) -> str | None:
     return before if before.split(THEN)[-1] == now else before + THEN + now
 
 
-def describe_corpora(corpora: Iterable[ParallelCorpus]) -> tuple[CorpusRecord, ...]:
-    return tuple(CorpusRecord(c.name, len(c) or None, c.source_lang, c.target_lang, c.sha256) for c in corpora)
-
-
 def describe_data(data: DataSettings, texts: Mapping[str, Sequence[ParallelCorpus]]) -> DataRecord:
     """The corpora of a run. Those of a stream by sizes and samples of their files: hashing them would take long."""
-    described = {split: describe_corpora(corpora) for split, corpora in texts.items()}
+    described = {
+        split: tuple(CorpusRecord(c.name, len(c) or None, c.source_lang, c.target_lang, c.sha256) for c in corpora)
+        for split, corpora in texts.items()
+    }
     if data.stream:
         described["train"] = tuple(
             CorpusRecord(

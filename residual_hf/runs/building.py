@@ -20,7 +20,6 @@ from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
-from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 from residual_hf.training.lora import add_lora, matching
 from residual_hf.training.training_settings import TrainingSettings
 
@@ -70,19 +69,12 @@ def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict
     }
 
 
-def model_class(recipe: Recipe) -> type[ResidualForConditionalGeneration] | type[ResidualForCausalLM]:
-    """The class of the model for the task of a recipe."""
-    if recipe.is_speech:
-        return ResidualForSpeechSeq2Seq
-    return ResidualForCausalLM if recipe.data.is_text else ResidualForConditionalGeneration
-
-
 def load_start_of(recipe: Recipe) -> Start | None:
     """The model that a recipe starts from; None for random weights. Raises `InputError`, see `load_start`."""
     if recipe.starts_from is None:
         return None
     logger.info("loading %s", recipe.starts_from)
-    start = load_start(recipe.starts_from, recipe.model_fields, model_class(recipe))
+    start = load_start(recipe.starts_from, recipe.model_fields, recipe.chosen_task.model)
     config = start.model.config
     trained, wanted = (config.source_lang, config.target_lang), (recipe.source_lang, recipe.target_lang)
     if all(trained) and all(wanted) and trained != wanted:
@@ -100,7 +92,7 @@ def check_training(recipe: Recipe, start: Start | None) -> None:
     settings = recipe.training
     with torch.device("meta"):
         if start is None:
-            model = model_class(recipe)(recipe.build_config())
+            model = recipe.chosen_task.model(recipe.build_config())
         else:
             config = type(start.model.config)(**start.model.config.to_dict() | rates_of(recipe))
             model = type(start.model)(config)
@@ -121,7 +113,7 @@ def build_model(
 ) -> ResidualForConditionalGeneration | ResidualForCausalLM:
     """The initial model of a run, or the one to start from, with the generation settings of the recipe."""
     if start is None:
-        model = model_class(recipe)(build_config(recipe, tokenizer))
+        model = recipe.chosen_task.model(build_config(recipe, tokenizer))
     else:
         tags = start.model.config.language_tags
         if tags not in (None, recipe.data.language_tags):

@@ -77,7 +77,7 @@ def distill(
     found = re.fullmatch(r"([1-9]\d*)\+([1-9]\d*)", student)
     if found is None:
         raise InputError(f"student: {student!r} given, must be the layers of encoder and decoder, such as 6+2")
-    if recipe.data.is_text or recipe.is_speech:
+    if not recipe.chosen_task.has_source_text:
         raise InputError(f"task: {recipe.task!r} given, must be 'translation' or 'summarization'")
     if recipe.starts_from is not None:
         advice = "give another with --recipe"

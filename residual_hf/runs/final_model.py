@@ -20,9 +20,11 @@ from residual_hf.data.corpus import describe_corpus
 from residual_hf.data.language_modeling import count_words, predicted_tokens
 from residual_hf.data.pipeline import PreparedData, encode_training, first_pairs
 from residual_hf.data.shortlist import Shortlist, build_shortlist
+from residual_hf.evaluation.metrics import detokenize
 from residual_hf.evaluation.perplexity import word_perplexity
 from residual_hf.evaluation.scorer import full_report, make_scorers
 from residual_hf.evaluation.sentence_metrics import ERROR_RATES
+from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.generation.decode import check_shortlist_use
 from residual_hf.generation.scoring import translate_corpus
 from residual_hf.hub.card import write_card
@@ -38,6 +40,14 @@ from .recipe import Recipe
 logger = logging.getLogger(__name__)
 
 
+def check_scoring(recipe: Recipe) -> None:
+    """Raise `InputError` for a metric or its library that is missing."""
+    for name in (*recipe.evaluation.metrics, *({*ERROR_RATES} & {*recipe.chosen_task.scores})):
+        load_metric(name)
+    if recipe.data.pretokenized is not None:
+        detokenize([], None)
+
+
 def finish(
     trainer: ResidualTrainer, recipe: Recipe, data: PreparedData, folder: Path, started: float
 ) -> dict[str, Any]:
@@ -50,10 +60,10 @@ def finish(
         keep_changed_card(folder)
         save_checkpoint(trainer.model, data.tokenizer, folder / "model", overwrite=True, complete=complete)
     metrics = {"updates": trainer.state.global_step, "minutes": round((time.time() - started) / 60, 2)}
-    if recipe.data.is_text:
-        metrics |= perplexities(trainer, recipe, data)
-    else:
+    if recipe.chosen_task.scores:
         metrics |= final_scores(trainer, recipe, data, folder, shortlist)
+    else:
+        metrics |= perplexities(trainer, recipe, data)
     if trainer.is_world_process_zero():
         record_end(recipe, trainer, metrics, folder, time.time() - started)
     return metrics
@@ -135,11 +145,11 @@ def final_scores(
     for split, corpora in data.references.items():
         sentences, beams = len(data.encoded[split]), recipe.decoding.num_beams
         logger.info("scoring the model on %s: %d sentences, beam size %d", split, sentences, beams)
-        scorers = make_scorers(corpora, recipe.data.pretokenized, recipe.evaluation, speech=recipe.is_speech)
+        scorers = make_scorers(corpora, recipe.data.pretokenized, recipe.evaluation, task=recipe.chosen_task)
         figures = trainer.evaluate(data.encoded[split], metric_key_prefix=split)
         started = time.perf_counter()
         sources = [line for scorer in scorers for line in scorer.corpus.sources]
-        read = [""] * sentences if recipe.is_speech else sources
+        read = sources if recipe.chosen_task.has_source_text else [""] * sentences
         with trainer.inference() as model:
             hypotheses = translate_corpus(model, data.tokenizer, data.encoded[split], read, decoding, shortlist)
         seconds = time.perf_counter() - started

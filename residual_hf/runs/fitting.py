@@ -72,7 +72,7 @@ class Validation:
         chosen = [corpus.select(rows) for corpus, rows in zip(corpora, parts, strict=True)]
         starts = np.cumsum([0, *map(len, corpora)])[:-1]
         self.rows = np.concatenate([start + rows for start, rows in zip(starts, parts, strict=True)])
-        self.scorers = make_scorers(chosen, recipe.data.pretokenized, recipe.evaluation, speech=recipe.is_speech)
+        self.scorers = make_scorers(chosen, recipe.data.pretokenized, recipe.evaluation, task=recipe.chosen_task)
         self.pairs = [pair for corpus in chosen for pair in corpus]
         self.samples = spread_rows([len(self.pairs)], settings.eval_samples)[0]
         self.decoding = replace(recipe.decoding, num_beams=settings.eval_beams, shortlist=False)
@@ -113,7 +113,7 @@ def build_trainer(
         str(folder / "checkpoints"),
         training_data(recipe, settings, data, model),
         data.encoded["valid"],
-        score=Validation(recipe, data).figures if settings.eval_bleu and not recipe.data.is_text else None,
+        score=Validation(recipe, data).figures if settings.eval_bleu and recipe.chosen_task.scores else None,
         processing_class=data.tokenizer,
         callbacks=[
             RecordCallback(folder / "metrics.jsonl"),

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from residual_hf.base.files import expanded
 from residual_hf.base.processes import this_process
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.glossary import Glossary
 from residual_hf.data.pair_reader import PairReader
-from residual_hf.data.pipeline import Corpora, PreparedData, open_stream, prepare
-from residual_hf.data.speech import prepare_speech
+from residual_hf.data.pipeline import Corpora, Preparation, PreparedData, given_tokenizer, open_stream
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.training.training_settings import TrainingSettings
 
@@ -20,24 +21,22 @@ from .recipe import Recipe
 from .warm_start import Start
 
 
+def check_preparation(recipe: Recipe, *, resume: bool) -> None:
+    """Raise `InputError` for a glossary or a tokenizer that is missing or does not fit."""
+    if recipe.data.glossary is not None:
+        Glossary.read(recipe.data.glossary)
+    of_run = expanded(recipe.output_dir) / "tokenizer"
+    if recipe.tokenizer.path is not None and not (resume and of_run.exists()):
+        given_tokenizer(recipe.tokenizer.path, recipe.tokenizer.kind, recipe.data)
+
+
 def prepare_data(recipe: Recipe, texts: Corpora, folder: Path, start: Start | None = None) -> PreparedData:
     """The tokenizer and the encoded corpora of a run, for the positions of its model."""
     config = recipe.build_config() if start is None else start.model.config
-    recipe.check_block_size(positions := config.max_position_embeddings)
-    if recipe.is_speech:
-        given = texts, recipe.data, recipe.tokenizer, folder
-        return prepare_speech(*given, config=config, max_tokens=recipe.max_tokens, seed=recipe.training.seed)
-    return prepare(
-        texts,
-        recipe.data,
-        recipe.tokenizer,
-        folder,
-        target_languages=recipe.target_languages,
-        positions=positions,
-        max_tokens=recipe.max_tokens,
-        seed=recipe.training.seed,
-        context_window=recipe.evaluation.context_window,
-    )
+    recipe.check_block_size(config.max_position_embeddings)
+    sections, window = (recipe.data, recipe.tokenizer), recipe.evaluation.context_window
+    given = Preparation(texts, *sections, folder, config, recipe.max_tokens, recipe.training.seed, window)
+    return recipe.chosen_task.prepare(given)
 
 
 def prepare_first_pairs(recipe: Recipe, pairs: int, folder: Path) -> PreparedData:
@@ -60,6 +59,7 @@ def training_data(
         settings.token_budget,
         positions=model.config.max_position_embeddings,
         seed=settings.seed,
+        encoder=recipe.chosen_task.encoder,
         multiple=settings.batch_size_multiple,
         order=settings.batch_order,
         rank=this_process().process_index,

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The first stage of a run: its input and its output folder are checked before any long work, and its log begins."""
+"""The first stage of a run: its output folder is checked before any long work, and its log begins."""
 
 from __future__ import annotations
 
@@ -23,43 +23,13 @@ from residual_hf.base.files import (
 from residual_hf.base.interrupts import signals_interrupt
 from residual_hf.base.lock import Lock
 from residual_hf.checkpoint import WEIGHT_FILES
-from residual_hf.data.glossary import Glossary
-from residual_hf.data.pair_reader import check_files
-from residual_hf.data.pipeline import given_tokenizer
-from residual_hf.evaluation.metrics import detokenize
-from residual_hf.evaluation.sentence_metrics import ERROR_RATES
-from residual_hf.evaluation.translation_metric import load_metric
-from residual_hf.training.launch import check_launch
 
-from .building import check_training, load_start_of
 from .recipe import Recipe
 from .resuming import check_run_folder
-from .warm_start import Start
 
 logger = logging.getLogger(__name__)
 
 LOCK = "run.lock"
-
-
-def check_input(recipe: Recipe, *, resume: bool) -> Start | None:
-    """Check what a recipe needs besides its text; returns the model to start from, if it names one.
-
-    Raises `InputError` for a library, a metric, a file, a model or a tokenizer that is missing or does not fit.
-    """
-    check_launch(recipe.training)
-    for name in (*recipe.evaluation.metrics, *(ERROR_RATES if recipe.is_speech else ())):
-        load_metric(name)
-    if recipe.data.pretokenized is not None:
-        detokenize([], None)
-    check_files(recipe.corpora)
-    if recipe.data.glossary is not None:
-        Glossary.read(recipe.data.glossary)
-    start = load_start_of(recipe)
-    check_training(recipe, start)
-    of_run = expanded(recipe.output_dir) / "tokenizer"
-    if recipe.tokenizer.path is not None and not (resume and of_run.exists()):
-        given_tokenizer(recipe.tokenizer.path, recipe.tokenizer.kind, recipe.data)
-    return start
 
 
 def check_folder(recipe: Recipe, *, overwrite: bool, resume: bool, inputs: Iterable[Path]) -> Path:

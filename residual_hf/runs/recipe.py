@@ -21,16 +21,16 @@ from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.base.files import expanded
 from residual_hf.base.yaml_files import read_yaml
 from residual_hf.data.data_settings import SPLITS, CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.data.task import TASKS, Task
 from residual_hf.evaluation.metrics import EvaluationSettings
-from residual_hf.evaluation.sentence_metrics import ERROR_RATES, ROUGE
+from residual_hf.evaluation.sentence_metrics import ROUGE
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import TYPE_NAMES, check_fields, from_mapping, option, refusal, shortened, unknown_name
-from residual_hf.training.training_settings import TrainingSettings
+from residual_hf.training.training_settings import LOSSES, TrainingSettings
 
 WRONG_TYPE = re.compile(r"Field '(\w+)' with value (.*) doesn't match any type in \((.*?)\)", re.DOTALL)
 """What huggingface_hub says of a value that is of none of the types of a field."""
-TASKS = ("translation", "summarization", "language_modeling", "speech_recognition")
 
 ELSEWHERE = {
     "num_layers": "encoder_layers",
@@ -41,22 +41,6 @@ ELSEWHERE = {
     "architecture": "preset",
 }
 """What other programs call fields of `model`, where the field of the closest name is another."""
-OF_TEXT: dict[str, Any] = {"data.spec_augment": None, "data.features": None}
-OF_PAIRS: dict[str, Any] = {"evaluation.context_window": 0}
-OF_ONE_SIDE: dict[str, Any] = {"training.simcut": 0, "tokenizer.joint": True, "decoding.shortlist": False}
-FIXED = {
-    "translation": OF_TEXT | OF_PAIRS,
-    # both directions have the same language, and no tag tells them apart
-    "summarization": OF_TEXT | OF_PAIRS | {"data.bidirectional": False},
-    "language_modeling": OF_TEXT | {"training.label_smoothing": 0, "training.r_drop": 0} | OF_ONE_SIDE,
-    "speech_recognition": {
-        **dict.fromkeys(f"data.{name}" for name in ("cleaning", "language_tags", "pretokenized", "glossary")),
-        **dict.fromkeys((f"data.{name}" for name in ("bidirectional", "placeholders", "stream")), False),
-        **{"data.subword_regularization": None, "data.temperature": 1.0, **OF_PAIRS, **OF_ONE_SIDE},
-        **{"data.upper_case": 0, "data.title_case": 0},
-    },
-}
-"""The values that fields must have with a task."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +86,7 @@ class Recipe(InputSettings):
 
     def _check_language(self) -> None:
         """Give `source_lang` and `target_lang` the value of `language`."""
-        if self.task == "translation":
+        if self.chosen_task.translates:
             self.require(self.language is None, "language", "null with task 'translation', see source_lang")
             return
         self.require(self.language, "language", f"given with task {self.task!r}")
@@ -112,8 +96,8 @@ class Recipe(InputSettings):
             object.__setattr__(self, name, self.language)
 
     def _with_languages(self, specs: tuple[CorpusSpec, ...] | None) -> tuple[CorpusSpec, ...] | None:
-        """The corpora with the languages of the recipe, and the columns of speech, where they do not set their own."""
-        columns: dict[str, Any] = {"source_column": "audio", "target_column": "text"} if self.is_speech else {}
+        """The corpora, with the languages of the recipe and the columns of the task where they set no own."""
+        columns = self.chosen_task.columns
         return specs and tuple(
             dataclasses.replace(
                 spec,
@@ -134,7 +118,7 @@ class Recipe(InputSettings):
         if self.starts_from is not None and "preset" in self.model:
             raise InputError("model.preset: not allowed with model.from, whose sizes the model has")
         for name in ("source_lang", "target_lang"):
-            given = all(getattr(spec, name) for spec in self.corpora)
+            given = all(getattr(spec, name) for spec in data.corpora)
             self.require(given, name, "given in the recipe or for every corpus")
         if data.subword_regularization is not None and (tokenizer.path is None or tokenizer.kind == "pretokenized"):
             kinds = data.subword_regularization.tokenizer_kinds
@@ -154,7 +138,7 @@ class Recipe(InputSettings):
         if self.training.metric in ROUGE:
             scored = "rouge" in {name.partition(":")[0] for name in self.evaluation.metrics}
             self.require(scored, "evaluation.metrics", f"with rouge for training.metric {self.training.metric!r}")
-        targets = self.target_languages
+        targets = data.target_languages
         for language in targets:
             self.evaluation.tokenizer_for(language)
         if data.language_tags is not None and self.starts_from is None:
@@ -175,45 +159,38 @@ class Recipe(InputSettings):
         for name in ("is_decoder_only", "is_encoder_only", "is_encoder_decoder"):
             if name in self.model:
                 raise InputError(f"model.{name}: not allowed in a recipe, whose task decides on it")
-        is_text, allowed = self.task == "language_modeling", f"with task {self.task!r}"
-        if self.data.is_text != is_text:
-            wanted, given = ("text", "sentence pairs") if is_text else ("source and target", "text")
+        task, allowed = self.chosen_task, f"with task {self.task!r}"
+        if self.data.train[0].is_text != task.reads_lines:
+            wanted, given = ("text", "sentence pairs") if task.reads_lines else ("source and target", "text")
             raise InputError(f"data.train: {given} given, must be {wanted} {allowed}")
-        for name, value in FIXED[self.task].items():
-            word = "null" if value is None else str(value).lower()
-            self.require(attrgetter(name)(self) == value, name, f"{word} {allowed}")
-        self._check_speech(allowed)
-        if not is_text:
-            return
+        for name, fixed in task.fixed.items():
+            for value in self._values_of(name):
+                if value != fixed:
+                    word = {None: "null", (): "empty"}.get(fixed, str(fixed).lower())
+                    raise InputError(refusal(name, value, f"{word} {allowed}"))
+        metrics, kinds = (*LOSSES, *task.scores), task.tokenizers
+        self.require(self.training.metric in metrics, "training.metric", f"one of {', '.join(metrics)} {allowed}")
+        self.require(self.tokenizer.kind in kinds, "tokenizer.kind", f"one of {', '.join(kinds)} {allowed}")
         size, most = self.data.block_size, self.max_tokens
-        self.require(self.training.metric in ("nll", "loss"), "training.metric", f"nll or loss {allowed}")
-        self.require(not self.evaluation.metrics, "evaluation.metrics", f"empty {allowed}: it is scored by perplexity")
         self.require(not (size and most) or size <= most, "data.block_size", f"<= training.max_tokens ({most})")
 
-    def _check_speech(self, allowed: str) -> None:
-        """Raise `InputError` for fields that do not belong to speech recognition, or only to it."""
-        if self.is_speech:
-            if self.data.weights:
-                raise InputError(f"data.train.weight: given, must be null {allowed}")
-            self.require(self.tokenizer.kind != "pretokenized", "tokenizer.kind", f"another {allowed}")
-            metrics = ("nll", "loss", *ERROR_RATES)
-            self.require(self.training.metric in metrics, "training.metric", f"one of {', '.join(metrics)} {allowed}")
-            return
-        given = [("model.conv_channels", self.model.get("conv_channels"))]
-        for name, value in (*given, *(("corpus.audio_folder", spec.audio_folder) for spec in self.corpora)):
-            if value is not None:
-                raise InputError(refusal(name, value, f"null {allowed}"))
-        self.require(self.training.metric not in ERROR_RATES, "training.metric", f"none of speech {allowed}")
+    def _values_of(self, name: str) -> list[Any]:
+        """The value of a field, or those of a field of all corpora."""
+        section, _, field = name.partition(".")
+        if section == "corpus":
+            return [getattr(spec, field) for spec in self.data.corpora]
+        return [self.model.get(field) if section == "model" else attrgetter(name)(self)]
 
     @property
-    def is_speech(self) -> bool:
-        return self.task == "speech_recognition"
+    def chosen_task(self) -> Task:
+        """What the stages of the run ask about the task."""
+        return TASKS[self.task]
 
     def check_block_size(self, positions: int) -> None:
         """Raise `InputError` for blocks of more tokens than the positions of the model."""
         size = self.data.block_size or min(positions, self.max_tokens or positions)
         self.require(size <= positions, "data.block_size", f"<= {positions}, the max_position_embeddings of the model")
-        fits = self.evaluation.context_window <= size - 2 or not self.data.is_text
+        fits = self.evaluation.context_window <= max(0, size - 2)
         self.require(fits, "evaluation.context_window", f"<= {size - 2} for blocks of {size} tokens")
 
     @property
@@ -222,24 +199,12 @@ class Recipe(InputSettings):
         return None if self.training.max_tokens == "auto" else self.training.max_tokens
 
     @property
-    def corpora(self) -> tuple[CorpusSpec, ...]:
-        """The training, validation and test corpora."""
-        return (*self.data.train, *self.data.valid, *(self.data.test or ()))
-
-    @property
     def input_paths(self) -> list[Path]:
         """The files and folders that the run reads."""
         named = [self.tokenizer.path, self.training.deepspeed, self.starts_from, self.data.glossary]
-        for spec in self.corpora:
+        for spec in self.data.corpora:
             named += [*spec.files, spec.raw_target, spec.dataset, spec.audio_folder]
         return [path for name in named if name is not None and (path := expanded(name)).exists()]
-
-    @property
-    def target_languages(self) -> list[str]:
-        """The languages that the model translates into, in alphabetical order."""
-        languages = [spec.target_lang for spec in self.corpora]
-        languages += [spec.source_lang for spec in self.corpora if self.data.bidirectional]
-        return sorted({language for language in languages if language})
 
     def as_dict(self) -> dict[str, Any]:
         """The recipe as plain values for YAML, without the unset fields of corpora."""
@@ -258,10 +223,7 @@ class Recipe(InputSettings):
         Raises `InputError` for a value that is not allowed, and for a model that this machine cannot hold.
         """
         fields, preset = self.model_fields, self.model.get("preset")
-        if self.task == "language_modeling":
-            fields["is_decoder_only"] = True
-        if self.is_speech and fields.get("conv_channels") is None:
-            fields["conv_channels"] = 1024  # as in fairseq
+        fields |= {name: value for name, value in self.chosen_task.config.items() if fields.get(name) is None}
         make = ResidualConfig if preset is None else partial(ResidualConfig.preset, preset)
         config = checked_config(make, {**fields, **overrides})
         check_memory(config)

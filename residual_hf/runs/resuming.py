@@ -16,7 +16,6 @@ from residual_hf.base.processes import this_process
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.data_settings import MOVABLE, SPLITS
 from residual_hf.data.pipeline import Corpora
-from residual_hf.evaluation.sentence_metrics import ERROR_RATES
 from residual_hf.model.checksums import file_hash, find_damage
 from residual_hf.model.options import from_mapping
 from residual_hf.records.run_folder import read_recipe
@@ -157,9 +156,7 @@ def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:
 
 def lacks_metrics(metrics: Mapping[str, Any], recipe: Recipe) -> bool:
     """Whether a metric of the recipe is missing in scores, because it failed."""
-    wanted = (
-        set() if recipe.data.is_text else {*recipe.evaluation.metrics} - {*(ERROR_RATES if recipe.is_speech else ())}
-    )
+    wanted = {*recipe.evaluation.metrics} - {*recipe.chosen_task.scores}
     reports = [metrics[split] for split in ("valid", "test") if split in metrics]
     each = [one for report in reports for one in report.get("corpora", {"": report}).values()]
     return any(wanted - report.get("metrics", {}).keys() for report in each)

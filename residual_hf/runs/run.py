@@ -15,17 +15,18 @@ from transformers import set_seed
 from residual_hf.base.files import read_json, write_atomically, writing
 from residual_hf.base.processes import this_process
 from residual_hf.base.yaml_files import dump_yaml
+from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import Corpora, read_corpora
 from residual_hf.records.run_record import RunRecord, describe_data
 from residual_hf.training.checkpoints import STATE
-from residual_hf.training.launch import keep_freed_memory
+from residual_hf.training.launch import check_launch, keep_freed_memory
 
 from .batch_size_finder import resolve_batch_size
-from .building import build_model
-from .final_model import finish
+from .building import build_model, check_training, load_start_of
+from .final_model import check_scoring, finish
 from .fitting import build_trainer, fit
-from .preparation import prepare_data
-from .reading import TerminalHandler, check_folder, check_input, log_to, run_folder
+from .preparation import check_preparation, prepare_data
+from .reading import TerminalHandler, check_folder, log_to, run_folder
 from .recipe import Recipe
 from .resuming import check_same_run, has_finished, warn_about_rounding, warn_about_scores
 from .warm_start import Start
@@ -61,7 +62,7 @@ def train(
         TrainingDivergedError: see `DivergenceGuard`.
     """
     with log_to(TerminalHandler()) if this_process().is_main_process else nullcontext():
-        start = check_input(recipe, resume=resume)
+        start = check_stages(recipe, resume=resume)
         folder, processes = check_folder(recipe, overwrite=overwrite, resume=resume, inputs=inputs), this_process()
         logger.info("reading the corpora")
         texts = read_corpora(recipe.data)
@@ -77,6 +78,17 @@ def train(
             processes.wait_for_everyone()
             with writing(folder, lambda: "; continue with --resume" * any(folder.glob(f"checkpoints/*/{STATE}"))):
                 return train_on(recipe, texts, folder, start=start, resume=resume)
+
+
+def check_stages(recipe: Recipe, *, resume: bool) -> Start | None:
+    """Each stage checks its settings before the first one works; returns the model to start from, if there is one."""
+    check_launch(recipe.training)
+    check_scoring(recipe)
+    check_files(recipe.data.corpora)
+    start = load_start_of(recipe)
+    check_training(recipe, start)
+    check_preparation(recipe, resume=resume)  # of a tokenizer that may be that of the model
+    return start
 
 
 def train_on(

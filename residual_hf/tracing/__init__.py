@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What a residual connection computes, as a graph of operations.
+"""The computation of a residual connection as a graph of operations.
 
 `trace` runs the code of a connection, or of the boundary of a stack, on placeholders and records what it does to them
 in a `torch.fx.Graph`. The decoding programs (`native.programs`), the joint kernels of training (`training.fusion`) and

@@ -223,7 +223,7 @@ class StepsOfTheSettings(TrainerCallback):
 
 
 class InterruptCallback(TrainerCallback):
-    """On the first Ctrl-C, SIGTERM or SIGHUP, saves a checkpoint and stops training; the second stops immediately.
+    """Saves a checkpoint and stops training on the first Ctrl-C, SIGTERM or SIGHUP; the second stops immediately.
 
     A SIGHUP that the process ignores stays ignored, as under `nohup`. After `max_minutes` it evaluates too, so that a
     model can be made of the checkpoint. Several processes agree every `AGREE_EVERY` updates, so that none waits for

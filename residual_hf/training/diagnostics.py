@@ -101,7 +101,7 @@ class Alert:
 
 @dataclass
 class _Update:
-    """What is on the device of one update."""
+    """Tensors of one update that are still on the device."""
 
     step: int
     loss: Tensor | float = 0.0
@@ -385,5 +385,5 @@ def random_states() -> list[Tensor]:
 
 
 def _local(tensor: Any) -> Tensor:
-    """What this process has of a tensor."""
+    """The part of a tensor that this process holds."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -76,7 +76,7 @@ class DivergenceGuard(TrainerCallback):
 
 @torch.no_grad()
 def first_not_finite(model: nn.Module, batch: Mapping[str, Any] | None) -> str:
-    """Where values stop being finite: the first such parameter, or the first module with such an output on a batch."""
+    """Name the first parameter that is not finite, or the first module whose output on a batch is not."""
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             return f"the first weights that are not finite: {name}"

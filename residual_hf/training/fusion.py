@@ -65,7 +65,7 @@ class JoinedConnection:
 
 
 def attributes(connection: ResidualConnection) -> dict[str, Any]:
-    """What the code of a connection may read besides modules and parameters."""
+    """Attributes that the code of a connection may read besides modules and parameters."""
     ignored = ("kernel", "training", "forward")
     return {n: value for n, value in vars(connection).items() if n[0] != "_" and n not in ignored}
 

@@ -249,20 +249,17 @@ class ResidualTrainer(ShardedTrainer):
         """
         with self.meter.paused():
             with self.inference() as model:
-                figures = self._mean_loss(model, self.eval_dataset if eval_dataset is None else eval_dataset)
+                data = self.eval_dataset if eval_dataset is None else eval_dataset
+                batches = evaluation_batches(data, self.settings.token_budget)
+                for rows in batches[self.args.process_index :: self.args.world_size]:
+                    model(**self._prepare_inputs(self.data_collator([data[row] for row in rows])))
+                figures = {name: value for name, value in self.meter.read().items() if name in ("loss", "nll", "ppl")}
                 if eval_dataset is None and self.score is not None:
                     figures |= self.score(model, self.eval_dataset)
             metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
             self.log(dict(metrics))
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
-
-    def _mean_loss(self, model: Any, data: EncodedCorpus) -> dict[str, float]:
-        batches = evaluation_batches(data, self.settings.token_budget)
-        for rows in batches[self.args.process_index :: self.args.world_size]:
-            model(**self._prepare_inputs(self.data_collator([data[row] for row in rows])))
-        figures = self.meter.read()
-        return {name: figures[name] for name in ("loss", "nll", "ppl")}
 
     @contextmanager
     def inference(self) -> Iterator[Any]:

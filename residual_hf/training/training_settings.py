@@ -48,7 +48,7 @@ ELSEWHERE = {  # Transformers, fairseq, JoeyNMT, OpenNMT
     "early_stopping_patience": "patience",
     "bf16": "precision",
 }
-"""What other programs call fields of `TrainingSettings`, where the field of the closest name is another."""
+"""Names of other programs for fields of `TrainingSettings`, where the field of the closest name is another."""
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import re
+import runpy
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 
-from residual_hf.analysis.mode_list import connection_parameters, describe_mode, modes_table
+from residual_hf.analysis.mode_list import connection_parameters, describe_mode
 from residual_hf.cli import main
 from residual_hf.conversion.export import targets_of
 from residual_hf.model import connections
@@ -43,11 +44,18 @@ def test_nothing_is_said_of_a_paper_that_a_mode_of_a_user_does_not_name(monkeypa
     assert "learning-rate warm-up: not needed in the paper" in describe_mode("own", {})
 
 
-def test_page_of_modes_has_the_table_of_the_command():
-    shown, printed = rows(PAGE.read_text(encoding="utf-8")), rows(modes_table())
-    assert set(OURS) <= set(printed)
-    for name in OURS:
-        assert shown.get(name) == printed[name], f"paste the output of `residual-hf modes` into docs/modes.md ({name})"
+def test_page_of_modes_has_the_table_of_the_command(monkeypatch):
+    for name in LN_MODES.keys() - set(OURS):
+        monkeypatch.delitem(LN_MODES, name)
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == runpy.run_path(str(PAGE.with_suffix(".py")))["render"](page), "update it: python docs/modes.py"
+    assert set(rows(page)) >= set(OURS)
+
+
+def test_no_guide_counts_the_modes():
+    for page in [*PAGE.parent.glob("*.md"), *PAGE.parents[1].glob("*.md")]:
+        if page.stem not in ("log", "CHANGELOG"):
+            assert not re.search(rf"\b{len(OURS)} (residual )?(modes|connections)", page.read_text("utf-8")), page
 
 
 def test_page_of_a_mode_is_made_from_its_class(monkeypatch):

@@ -223,7 +223,6 @@ def test_arguments_are_checked_before_the_model_is_loaded(tmp_path, monkeypatch)
     (tmp_path / "exported").mkdir()
     (tmp_path / "exported" / "file").touch()
     for arguments, message in (
-        ({"to": "gguf"}, "--to: 'gguf' given, must be one of ctranslate2, onnx, torch"),
         ({"dtype": "int4"}, "--dtype: 'int4' given, must be one of float32, int8"),
         ({"references": tmp_path}, "--reference: only with --dtype int8 and --verify-with"),
         ({}, "not empty"),

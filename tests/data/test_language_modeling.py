@@ -16,7 +16,14 @@ from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.data.corpus import read_parallel
 from residual_hf.data.data_settings import CorpusSpec, DataSettings
 from residual_hf.data.encoding import EncodedCorpus
-from residual_hf.data.language_modeling import count_words, encode_chunks, encode_texts, pack, predicted_tokens
+from residual_hf.data.language_modeling import (
+    block_encoder,
+    count_words,
+    encode_chunks,
+    encode_texts,
+    pack,
+    predicted_tokens,
+)
 from residual_hf.data.pair_reader import Cursor, PairReader
 from residual_hf.data.pipeline import open_stream
 from residual_hf.data.tokenizer import prepend_eos
@@ -162,7 +169,7 @@ def test_no_block_of_a_stream_has_text_of_two_corpora(tmp_path):
         (tmp_path / folder / "text").write_text(f"{SENTENCES[0]}\n", encoding="utf-8")
         specs.append(CorpusSpec(text=tmp_path / folder / "text"))
     data = DataSettings(train=tuple(specs), valid=tuple(specs[:1]), stream=True)
-    stream = open_stream(data, tokenizer, 1000, positions=1000, seed=1)
+    stream = open_stream(data, tokenizer, 1000, positions=1000, seed=1, encoder=block_encoder)
     (batch,) = islice(stream, 1)
     line = tokenizer(SENTENCES[0])["input_ids"]
     assert [row["input_ids"].tolist() for row in batch] == [[tokenizer.eos_token_id, *line]] * 2
@@ -202,13 +209,7 @@ def test_fields_of_a_text(fields, message):
         CorpusSpec(**fields)
 
 
-def test_settings_of_text_and_of_pairs_do_not_mix():
+def test_text_and_pairs_do_not_mix():
     text, pairs = CorpusSpec(text="a"), CorpusSpec(source="a", target="b")
     with pytest.raises(InputError, match=r"valid\[0\]: text and sentence pairs given, must be one or the other"):
         DataSettings((text,), (pairs,))
-    with pytest.raises(InputError, match="block_size: 8 given, must be null for sentence pairs"):
-        DataSettings((pairs,), (pairs,), block_size=8)
-    with pytest.raises(InputError, match="sample_break_mode: 'eos' given, must be none for sentence pairs"):
-        DataSettings((pairs,), (pairs,), sample_break_mode="eos")
-    with pytest.raises(InputError, match="max_length: 9 given, must be null for the text of a language model"):
-        DataSettings((text,), (text,), max_length=9)

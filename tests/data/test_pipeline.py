@@ -12,7 +12,8 @@ from support.tiny_translator import tiny_tokenizer
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import DataSettings, TokenizerSettings
-from residual_hf.data.pipeline import open_stream, prepare, read_corpora
+from residual_hf.data.pipeline import Preparation, open_stream, prepare, read_corpora
+from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import from_mapping
 
 WORDS = ["red", "green", "blue", "dog", "cat", "sees", "a", "the"]
@@ -38,16 +39,9 @@ def data_settings(specs, **data):
 def prepared(folder, specs, tokenizer=None, **data):
     settings = data_settings(specs, **data)
     (folder / "run").mkdir(parents=True, exist_ok=True)
-    return prepare(
-        read_corpora(settings),
-        settings,
-        from_mapping(TokenizerSettings, {"vocab_size": 320, **(tokenizer or {})}),
-        folder / "run",
-        target_languages=["de", "en"],
-        positions=32,
-        max_tokens=200,
-        seed=1,
-    )
+    own = from_mapping(TokenizerSettings, {"vocab_size": 320, **(tokenizer or {})})
+    config = ResidualConfig(max_position_embeddings=32)
+    return prepare(Preparation(read_corpora(settings), settings, own, folder / "run", config, max_tokens=200, seed=1))
 
 
 def test_the_splits_become_ids_and_the_tokenizer_is_saved(tmp_path, corpora):

@@ -112,6 +112,23 @@ def test_text_that_cannot_be_right_is_found(corpus, name):
     assert re.search(message, fault), fault
 
 
+@pytest.mark.parametrize(("same", "found"), [(149, ["the sides do not belong together"]), (151, [])])
+def test_lengths_that_correlate_by_less_than_a_half_are_a_fault(same, found):
+    """Of two lengths, those of so many of 200 pairs agree: the correlation is 0.49 or 0.51."""
+    long = shuffled([row % 2 == 0 for row in range(200)])
+    changed = {True: (200 - same) // 2, False: (201 - same) // 2}  # as many of each length
+    targets = []
+    for is_long in long:
+        changed[is_long] -= 1
+        targets.append(is_long == (changed[is_long] < 0))
+    sides = [
+        [f"{row:03} " + word * (1 + 4 * size) for row, size in enumerate(side)]
+        for word, side in (("ab", long), ("yz", targets))
+    ]
+    faults = faults_of(ParallelCorpus(*sides, "made", "tlh", "xx"))
+    assert [fault.partition(":")[0] for fault in faults] == found
+
+
 def test_text_that_can_be_right_is_not(corpus):
     assert faults_of(corpus) == []
     assert faults_of(replace(corpus, source_lang="tlh")) == []  # unknown to the detector

@@ -23,6 +23,7 @@ from residual_hf.data.audio_folder import folder_pairs
 from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.data.corpus import read_parallel
 from residual_hf.data.data_settings import SPEC_AUGMENT, CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.data.pipeline import Preparation
 from residual_hf.data.speech import SpeechCorpus, prepare_speech, spec_augment
 from residual_hf.model.configuration_residual import ResidualConfig
 
@@ -39,7 +40,7 @@ def prepared(spec, folder, valid=None, **settings):
     data = DataSettings(**{name: (each,) for name, each in splits.items()}, **settings)
     texts = {name: [read_parallel(each)] for name, each in splits.items()}
     tokenizer = TokenizerSettings(vocab_size=300, max_token_length=1)
-    return prepare_speech(texts, data, tokenizer, folder, config=CONFIG, max_tokens=None, seed=1)
+    return prepare_speech(Preparation(texts, data, tokenizer, folder, CONFIG, max_tokens=None, seed=1))
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +206,7 @@ def test_long_recordings(manifest, tmp_path, monkeypatch):
     texts = {"train": [read_parallel(spec)], "valid": [read_parallel(long)]}
     settings = DataSettings(train=(spec,), valid=(long,)), TokenizerSettings(vocab_size=300)
     with pytest.raises(InputError, match=r"data\.valid: .*long\.wav has 248 frames and \d+ tokens, must have .* 200"):
-        prepare_speech(texts, *settings, tmp_path / "run", config=CONFIG, max_tokens=None, seed=1)
+        prepare_speech(Preparation(texts, *settings, tmp_path / "run", CONFIG, max_tokens=None, seed=1))
 
 
 def test_without_soundfile(manifest, monkeypatch):

@@ -148,6 +148,17 @@ def test_paragraphs_of_word(tmp_path, monkeypatch, before, after):
     assert same.casefold() == written.casefold()
 
 
+@pytest.mark.parametrize(
+    "name", ["rStyle", "u", "strike", "dstrike", "highlight", "shd", "bdr", "hlinkClick", "b", "i"]
+)
+def test_spaces_at_a_format_have_it_only_where_it_cannot_be_seen(tmp_path, monkeypatch, name):
+    look = f"<w:rPr><w:{name}/></w:rPr>"
+    written = upper_cased(monkeypatch, word(tmp_path / "a.docx", run("see ") + run("much text", look) + run(" x")))
+    seen = run("SEE ") + run("MUCH TEXT", look) + run(" X")
+    expected = run("SEE") + run(" MUCH TEXT ", look) + run("X") if name in "bi" else seen
+    assert content(written, "word/document.xml").partition("<w:p>")[2].startswith(expected)
+
+
 def test_other_parts_of_an_archive_stay(tmp_path, monkeypatch):
     header = f'<w:hdr xmlns:w="{W}"><w:p>{run("header")}</w:p></w:hdr>'
     files = {"word/header1.xml": header, "word/styles.xml": "<w:styles>text</w:styles>", "word/media/a.png": b"\0\1"}

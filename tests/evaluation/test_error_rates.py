@@ -7,6 +7,7 @@ import pytest
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.task import SPEECH_RECOGNITION
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.evaluation.scorer import full_report, make_scorers, mean_figures
 from residual_hf.evaluation.sentence_metrics import ErrorRate, normalized
@@ -35,13 +36,15 @@ def test_normalization():
 def test_scorers_of_transcripts():
     corpus = ParallelCorpus(["1.wav", "2.wav", "3.wav"], REFERENCES, "test")
     settings = EvaluationSettings(metrics=("wer", "cer", "wer:raw"))
-    scorers = make_scorers([corpus], None, settings, speech=True)
+    scorers = make_scorers([corpus], None, settings, task=SPEECH_RECOGNITION)
     report = full_report(scorers, HYPOTHESES)
     assert report["wer"]["value"] == pytest.approx(100 / 3) and "lower" in report["wer"]["signature"]
     assert report["cer"]["value"] == pytest.approx(700 / 27)
     assert set(report) == {"wer", "cer", "metrics"} and set(report["metrics"]) == {"wer:raw"}
     assert mean_figures(scorers, HYPOTHESES)["wer"] == pytest.approx(100 / 3)
-    both = full_report(make_scorers([corpus, corpus], None, EvaluationSettings(), speech=True), HYPOTHESES * 2)
+    both = full_report(
+        make_scorers([corpus, corpus], None, EvaluationSettings(), task=SPEECH_RECOGNITION), HYPOTHESES * 2
+    )
     assert both["wer"]["value"] == pytest.approx(100 / 3) and len(both["corpora"]) == 2
 
 

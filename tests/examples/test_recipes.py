@@ -18,7 +18,7 @@ import yaml
 from support.tones import write_tones
 from transformers import AutoConfig
 
-from residual_hf.runs.building import build_config, model_class
+from residual_hf.runs.building import build_config
 from residual_hf.runs.recipe import load_recipe
 from residual_hf.runs.run import train
 
@@ -68,7 +68,7 @@ def test_readme_names_every_recipe_and_what_it_gives(folder):
 def test_model_has_as_many_parameters_as_the_readme_says(name):
     recipe = as_written(EXAMPLES / name)
     with torch.device("meta"):
-        model = model_class(recipe)(build_config(recipe, Vocabulary(recipe)))
+        model = recipe.chosen_task.model(build_config(recipe, Vocabulary(recipe)))
     parameters = sum(p.numel() for p in model.parameters())
     folder, file = name.split("/")
     readme = (EXAMPLES / folder / "README.md").read_text(encoding="utf-8")

@@ -53,6 +53,8 @@ def test_copy_is_the_source_up_to_case_and_punctuation_but_no_short_name():
         ("Er sagte ... nichts.", "He said nothing.", []),
         ("猫头鹰在叫。狐狸飞进了城堡。", "The owl calls.", ["sentences"]),
         ("Ja.", "Yes, and " + "then we went on to some other place, " * 2, ["length"]),
+        ("zehn Eulen", "ten owls, that is, all of the owls of the yard", ["length"]),  # 46 characters for 10
+        ("zehn Eulen", "ten owls, that is, all of the owls of a yard.", []),  # 45
     ],
 )
 def test_what_is_missing_or_new_is_named(source, translation, flags):

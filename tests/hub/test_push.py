@@ -232,7 +232,7 @@ def test_a_model_without_records_gets_a_card_that_says_where_it_is_from(tmp_path
 @pytest.mark.parametrize(
     ("folder", "name", "message"),
     [
-        ("nowhere", "somebody/a", "nowhere: .*no such folder"),
+        ("nowhere", "somebody/a", "nowhere: neither a saved model"),
         (".", "somebody/a", "neither a saved model .* nor a finished run"),
         ("run", "somebody/a/b", "repo_id: .*somebody/a/b"),
         ("run", "some body", "repo_id: .*some body"),

@@ -203,7 +203,6 @@ def test_large_logits_stay_finite():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"form": "hf"}, r"form: 'hf' given, must be one of \['fairseq', 'torch'\]"),
         ({"epsilon": 1.0}, "label smoothing: 1.0 given"),
         ({"epsilon": -0.1}, "label smoothing: -0.1 given"),
         ({"chunk_rows": 0}, "chunk_rows: 0 given"),

@@ -20,7 +20,7 @@ from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.translator import Translator, check_glossary_use
 from residual_hf.model import decoding
 from residual_hf.model.alignment import AlignedTokens, Alignment, word_spans
-from residual_hf.model.constraints import Progress, beams_for
+from residual_hf.model.constraints import PhraseState, beams_for
 from residual_hf.model.decoding import without_kernels
 
 PHRASES = [[[[87]], [[85, 67]]], [[[85, 67], [40, 41]]]]
@@ -69,7 +69,7 @@ def test_without_phrases_the_search_is_that_of_others(model, inputs):
 
 
 def test_progress_counts_tokens_of_phrases():
-    start = Progress.of([[[1, 2], [3]], [[1, 1, 4]]], lambda last, token: 0)
+    start = PhraseState.of([[[1, 2], [3]], [[1, 1, 4]]], lambda last, token: 0)
     assert start.lacking == 5 and start.needed() == {1, 3}
     assert start.after(1).needed() == {1, 2, 3} and start.after(9).lacking == 5
     assert start.after(1).after(1).needed() == {1, 2, 3, 4}  # the second 1 begins the other phrase or goes on
@@ -86,7 +86,7 @@ def after(progress, *tokens):
 
 def test_phrases_are_whole_words():
     """Tokens from 10 on are so many letters of a word, less 10."""
-    start = Progress.of([[[1], [1, 15, 4]], [[12, 2]]], lambda last, token: max(0, token - 10))
+    start = PhraseState.of([[[1], [1, 15, 4]], [[12, 2]]], lambda last, token: max(0, token - 10))
     assert after(start, 1, 12) == (1,) and after(start, 1, 12, 11) == after(start, 1, 15) == (0, 1)
     assert after(start, 1, 3, 19) == (1,)  # another word follows
     assert after(start, 1, 15, 4) == (1,)  # the longer alternative

@@ -314,6 +314,19 @@ def test_only_the_files_of_its_kind_travel_with_a_model(config, own):
     assert "modeling_residual.py" in files
 
 
+def test_every_file_of_modes_registers_itself_and_travels(folder, tmp_path):
+    home = Path(self_contained.__file__).parent
+    package = shutil.copytree(home, tmp_path / "grown" / "grown_model")
+    own = "from .connections import register_ln_mode\nfrom .ln_modes import PostLN\n"
+    own += "@register_ln_mode('grown')\nclass Grown(PostLN):\n    pass\n"
+    (package / "modes_grown.py").write_text(own)
+    script = "from grown_model.configuration_residual import ResidualConfig\nResidualConfig(ln_mode='grown')\n"
+    script += "from grown_model.self_contained import model_code\nprint(sorted(model_code(ResidualConfig())))"
+    printed = run_forked("-c", script, cwd=package.parent).stdout
+    assert "'modes_grown.py'" in printed
+    assert {path.name for path in home.glob("modes_*.py")} <= {path.name for path in folder.iterdir()}
+
+
 def test_entry_names_every_file(folder):
     """Transformers 5.4 copies, from a local folder, only what the file it loads first names by itself."""
     entry = folder / "configuration_residual.py"

@@ -74,6 +74,7 @@ def test_divergence_in_the_ramp_is_a_risk():
 
 def test_vanishing_gradient_and_range_are_risks():
     assert verdict(HEALTHY, ratio=0.01)[1][0].startswith("the gradient vanishes: decoder self_attention")
+    assert [verdict(HEALTHY, ratio=ratio)[0] for ratio in (0.05, 0.0499)] == ["trains", "at risk"]
     assert verdict(HEALTHY, headroom=1.0)[0] == "trains"
     assert verdict(HEALTHY, precision="fp16", headroom=1.0)[0] == "at risk"
 

@@ -234,6 +234,6 @@ def test_what_cannot_start_leaves_no_folder(tmp_path, recipe):
     moved.rename(recipe.data.train[0].files[0])
     with pytest.raises(InputError, match="model nowhere"):
         distill(recipe, missing, tmp_path / "made")
-    with pytest.raises(InputError, match="distill.json: no such file"):
+    with pytest.raises(InputError, match="no such file: .*distill.json"):
         distill(recipe, missing, tmp_path / "made", resume=True)
     assert not (tmp_path / "made").exists()

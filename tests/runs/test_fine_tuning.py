@@ -13,6 +13,7 @@ from support.tiny_translator import tiny_model, tiny_tokenizer
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
+from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.data.tokenizer_training import train_tokenizer
@@ -68,6 +69,22 @@ def test_another_language_and_a_vocabulary_that_does_not_fit_are_learned_fast(ba
     plan, recipe = proposed("other", overwrite=True)
     assert recipe["tokenizer"]["vocab_size"] == plan.size.vocab_size and recipe["training"]["lr"] == 1e-3
     assert "start: other with a new vocabulary" in str(plan)
+
+
+@pytest.mark.parametrize(("tokens", "unknown", "kept"), [(125, 0, True), (126, 0, False), (100, 1, False)])
+def test_a_vocabulary_that_takes_a_quarter_more_tokens_is_exchanged(tokens, unknown, kept):
+    class Tokenizer:
+        unk_token_id = 0
+
+        def __init__(self, ids):
+            self.ids = ids
+
+        def __call__(self, **texts):
+            return {"input_ids": [self.ids]}
+
+    sample = ParallelCorpus(["a dog"], ["ein Hund"], "two lines", "en", "de")
+    own = Tokenizer([0] * unknown + [5] * (tokens - unknown))
+    assert fine_tuning.serves(own, sample, Tokenizer([5] * 100)) == kept
 
 
 def test_a_model_that_is_large_for_the_memory_gets_adapters(base, monkeypatch):

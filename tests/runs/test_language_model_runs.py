@@ -234,13 +234,14 @@ def changed(folder, section, **fields):
     ("section", "fields", "message"),
     [
         ("data", {"block_size": 65}, "data.block_size: 65 given, must be <= 64, the max_position_embeddings"),
+        ("data", {"max_length": 9}, "data.max_length: 9 given, must be null with task 'language_modeling'"),
         ("data", {"block_size": 265}, r"data.block_size: 265 given, must be <= training.max_tokens \(264\)"),
         (
             "training",
             {"label_smoothing": 0.1},
             "training.label_smoothing: 0.1 given, must be 0 with",
         ),
-        ("training", {"metric": "bleu"}, "training.metric: 'bleu' given, must be nll or loss with"),
+        ("training", {"metric": "bleu"}, "training.metric: 'bleu' given, must be one of nll, loss with"),
         ("training", {"r_drop": 5.0}, "training.r_drop: 5.0 given, must be 0 with"),
         ("evaluation", {"metrics": ("comet",)}, "evaluation.metrics: .* must be empty with"),
         ("evaluation", {"context_window": 32}, "evaluation.context_window: 32 given, must be <= 31 for blocks of 33"),
@@ -265,6 +266,11 @@ def test_task_and_data_belong_together(tmp_path):
         "source_lang": "en",
         "target_lang": "de",
     }
+    blocks = values | {"source_lang": "en", "target_lang": "de"}
+    with pytest.raises(InputError, match="data.block_size: 8 given, must be null with task 'translation'"):
+        from_mapping(Recipe, blocks | {"data": {**values["data"], "block_size": 8}})
+    with pytest.raises(InputError, match="data.sample_break_mode: 'eos' given, must be none with task 'translation'"):
+        from_mapping(Recipe, blocks | {"data": {**values["data"], "sample_break_mode": "eos"}})
     with pytest.raises(InputError, match="data.train: text given, must be source and target with task 'translation'"):
         from_mapping(Recipe, text)
     with pytest.raises(InputError, match="source_lang: 'de' given, must be null with task 'language_modeling'"):

@@ -24,7 +24,8 @@ class Dictionary:
         self.inputs, self.model = SimpleNamespace(positions=20), torch.nn.Module()
         self.settings = DecodingSettings(num_beams=2, max_tokens=40)
         self.glossary = None
-        self.words, self.encoded, self.batches, self.free = words, [], [], threading.Event()
+        self.words, self.encoded, self.batches, self.arguments = words, [], [], []
+        self.free = threading.Event()
         self.free.set()
 
     def encode(self, sentences, source_lang, target_lang):
@@ -35,6 +36,7 @@ class Dictionary:
         sentences = [" ".join(source) for source in sources]
         self.free.wait()
         self.batches.append(list(sentences))
+        self.arguments.append((count, arguments))
         if "crash" in sentences:
             raise RuntimeError("out of memory")
         found = [self.words.get(s, f"en:{s.upper()}") for s in sentences]
@@ -103,10 +105,13 @@ def test_a_text_is_joined_from_its_sentences_with_alternatives(make):
 
 def test_suspicious_translations_are_searched_again_and_flagged(make):
     loop, copy = "ja ja nein", "eins zwei drei vier"
-    batcher = make(Dictionary(**{loop: "yes " * 9, copy: copy, "um 12": "at 21"}))
+    translator = Dictionary(**{loop: "yes " * 9, copy: copy, "um 12": "at 21"})
+    batcher = make(translator)
     found = batcher.submit(ask(loop, copy, "gut", "um 12")).result(5)
     assert [f.flags for f in found] == [["repetition"], ["copy"], [], ["numbers"]]
     assert [f.texts for f in found] == [["again"], ["again"], ["en:GUT"], ["at 21"]]
+    again = (4, {"no_repeat_ngram_size": 4})  # of several candidates; passages of three tokens may occur again
+    assert [given for given in translator.arguments if given != (1, {})] == [again]
     for flag in ("copy", "numbers"):
         assert batcher.metrics.registry.get_sample_value("residual_hf_flagged_sentences_total", {"flag": flag}) == 1
 

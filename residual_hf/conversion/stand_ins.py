@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What stands for the classes that a pickle names, and the plain values that their objects hold.
+"""Inert stand-ins for the classes that a pickle names, and the plain values that their objects hold.
 
 The classes are those of argparse, OmegaConf, fairseq and NumPy, and dataclasses of plug-ins.
 """
@@ -26,14 +26,14 @@ MAX_SETTINGS, MAX_DEPTH = 100_000, 50
 CHARACTERS = 100  # of a text in the settings, that count as a value
 
 
-class Placeholder:
+class StandIn:
     """Replaces an object whose class is not loaded: the class's name `origin`, its arguments and its state."""
 
     origin = ""
     arguments: tuple[Any, ...]
     state: Any
 
-    def __new__(cls, *args: Any) -> Placeholder:
+    def __new__(cls, *args: Any) -> StandIn:
         made = super().__new__(cls)
         made.arguments = args
         made.state = {}
@@ -44,7 +44,7 @@ class Placeholder:
 
 
 def to_plain(value: Any) -> Any:
-    """Convert placeholders recursively to dicts, lists and scalars, and OmegaConf's nodes to their values.
+    """Convert stand-ins recursively to dicts, lists and scalars, and OmegaConf's nodes to their values.
 
     References between values of a config (`${task.max_source_positions}`) are resolved. Raises `InputError` for more
     values or levels than a configuration has, where values that are referred to twice count twice.
@@ -54,7 +54,7 @@ def to_plain(value: Any) -> Any:
 
 
 def stand_in(name: str, path: Path) -> type:
-    """A class of placeholders. Raises `InputError` for what does not belong in a checkpoint."""
+    """A class of stand-ins. Raises `InputError` for what does not belong in a checkpoint."""
     package = name.partition(".")[0]
     is_plug_in = package not in ("torch", "numpy") and package not in sys.stdlib_module_names
     if not (is_plug_in or STUBBED.fullmatch(name)):
@@ -62,7 +62,7 @@ def stand_in(name: str, path: Path) -> type:
             f"{path}: the pickle names {name}, which could run code or take all memory. It was refused and nothing "
             "was run. Supported are tensors, plain containers and configuration objects (argparse, OmegaConf, fairseq)"
         )
-    return type(name.rpartition(".")[2], (Placeholder,), {"origin": name})
+    return type(name.rpartition(".")[2], (StandIn,), {"origin": name})
 
 
 class _Settings:
@@ -76,7 +76,7 @@ class _Settings:
         if depth > MAX_DEPTH or self.count > MAX_SETTINGS:
             raise InputError(f"checkpoint: its settings have more than {MAX_SETTINGS:,} values or {MAX_DEPTH} levels")
         depth += 1
-        if isinstance(value, Placeholder):
+        if isinstance(value, StandIn):
             return self.plain(_content(value), depth)
         if isinstance(value, dict):
             return {self._key(key): self.plain(item, depth) for key, item in value.items()}
@@ -91,7 +91,7 @@ class _Settings:
         return key if isinstance(key, (str, int, float, NoneType)) else str(type(key))
 
 
-def _content(made: Placeholder) -> Any:
+def _content(made: StandIn) -> Any:
     state = made.state if isinstance(made.state, dict) else {}
     if made.origin.startswith("omegaconf."):
         return state.get("_content", state.get("_val"))
