@@ -60,7 +60,7 @@ SAME = {
         "The boat lies in the old harbour, and the wind is calm ."
     ),
     " \ufeff\tThe boat\u00a0\r\n": "The boat",
-    "\ufeffThe b\u00adoat\u200b li\u200ces\u2060 in\u200d th\u034fe\u200f \u202ahar\u202c\u2066\u2069\x07bour\x00.": (
+    "\ufeffThe b\u00adoat\u200b li\u200ces\u2060 in\u200d th\u034fe\u200f \u202ahar\u202c\u2066\u2069\x07bo\x9fur\ufffc\x00.": (
         "The boat lies in the harbour."
     ),
     "The boat\U000e0049\U000e0067\U000e006e\U000e006f.": "The boat.",
