@@ -297,9 +297,7 @@ class _AlignedPair:
             if cuts := inside[bisect_right(inside, start) : bisect_left(inside, end)]:
                 divided[unit[0]] = [cut - start for cut in cuts]
         places = [0, *(place for span in kept for place in span), len(pair.target)]
-        self.target_units = [
-            part for unit in _units(pair.target, places, whole) for part in _parts(unit, divided)
-        ]
+        self.target_units = [part for unit in _units(pair.target, places, whole) for part in _parts(unit, divided)]
         self.weights = self._weights() if inside else None
 
     def _weights(self) -> Array:

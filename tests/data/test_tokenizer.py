@@ -60,7 +60,7 @@ SAME = {
         "The boat lies in the old harbour, and the wind is calm ."
     ),
     " \ufeff\tThe boat\u00a0\r\n": "The boat",
-    "\ufeffThe b\u00adoat\u200b li\u200ces\u2060 in\u200d th\u034fe\u200f \u202ahar\u202c\u2066\u2069\x07bo\x9fur\ufffc\x00.": (
+    "\ufeffThe b\u00adoat\u200b li\u200ces\u2060 in\u200d th\u034fe\u200f \u202ahar\u202c\u2066\u2069\x07bour\x00.": (
         "The boat lies in the harbour."
     ),
     "The boat\U000e0049\U000e0067\U000e006e\U000e006f.": "The boat.",
@@ -68,6 +68,7 @@ SAME = {
     "Bo\u0308te, A\u030a, vie\u0323\u0302t, e\u200b\u0301": "B\u00f6te, \u00c5, vi\u1ec7t, \u00e9",
     "ﬁnd ﬂat oﬃce ＡＢｃ１２３ co\u2011op co\u2010op": "find flat office ABc123 co-op co-op",
     "\u2060a\u3164\uffa0b": "a b",
+    "\x9fThe b\x80oat\ufffc": "The boat",
 }
 """Texts, and what a reader sees of them."""
 KEPT = [
