@@ -89,8 +89,9 @@ def _spoken_and_written(code: str) -> tuple[str, str]:
 
 
 def _parts(code: str) -> tuple[str, str]:
-    """Language by its shortest code, and script or region: `("de", "Latn")` for `deu_Latn`."""
+    """Language by its shortest code, and script or region: `("de", "Latn")` for `deu_Latn`; `EN` is `en`."""
     language, _, detail = code.replace("-", "_").partition("_")
+    language = language.lower() if language.isupper() else language
     return get_global("language_aliases").get(language, language), detail
 
 

@@ -112,13 +112,8 @@ def hash_recordings(found: Sequence[Recording]) -> str:
 def check_same_recordings(digests: dict[str, str], path: Path) -> None:
     """Record the hashes of recordings of a run in `path`. Raises `InputError` if it was started with others."""
     before = read_json(path) if path.exists() else {}
-<<<<<<< HEAD
-    for name in ("train", "valid"):
-        if name in before and before[name] != digests.get(name, before[name]):
-=======
     for name, digest in digests.items():
         if name != "test" and before.get(name, digest) != digest:
->>>>>>> names-task
             raise InputError(f"data.{name}: other recordings than those that the run was started with ({path})")
     write_json(path, digests)
 

@@ -56,7 +56,7 @@ _INVISIBLE = (
     r"|(?<=[\p{S}\ufe0f])\u200d(?=\p{S})|(?<=\p{S})[\ufe0e\ufe0f]|\ufe0f(?=\u20e3)"  # within an emoji
     rf"|(?<={'|'.join('🏴' + _TAG * before for before in range(6))}){_TAG}"  # flags such as that of Wales
     r"|(?<=[\u1820-\u18aa])[\u180b-\u180f]|[\u115f\u1160](?=[\u1160-\u11ff])"  # Mongolian, old Hangul
-    r")[\p{DI}\x00-\x1f\x7f\ufff9-\ufffb]"
+    r")[\p{DI}\x00-\x1f\u007f-\u009f\ufff9-\ufffc]"
 )
 """Characters without a shape, and controls, except where they change what is seen."""
 _SAME = dict.fromkeys("\u2010\u2011", "-") | {

@@ -102,14 +102,14 @@ def segments_of(unit: Any) -> list[tuple[Any, Any]]:
     if not marks:
         return [(unit.find("{*}source"), target)]
     filled = [] if target is None else target.findall('.//{*}mrk[@mtype="seg"]')
-    if not filled and target is not None and segment_text(target, "").strip():
+    if not filled and target is not None and segment_text(target, "", variables=False).strip():
         return [(unit.find("{*}source"), target)]
     by_number = {mark.get("mid"): mark for mark in filled}
     return [(mark, by_number.get(mark.get("mid"))) for mark in marks]
 
 
-def segment_text(element: Any, where: str) -> str:
-    """The text of a segment; of placeholders what they stand for, of other codes nothing.
+def segment_text(element: Any, where: str, *, variables: bool = True) -> str:
+    """The text of a segment; of placeholders what they stand for (`variables`), of other codes nothing.
 
     `where` begins the message of the `InputError` for entities.
     """
@@ -119,9 +119,9 @@ def segment_text(element: Any, where: str) -> str:
             raise InputError(f"{where}: the entity {child.text} is not defined")
         name = local_name(child)
         if name in CODES:
-            text += variable_of(child)
+            text += variable_of(child) if variables else ""
         elif name and name not in PAIRED_CODES:
-            text += segment_text(child, where)
+            text += segment_text(child, where, variables=variables)
         text += child.tail or ""
     return text
 

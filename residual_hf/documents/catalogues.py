@@ -155,14 +155,15 @@ class XLIFFFile(DocumentFile):
     def _wanted(self, unit: Any) -> Iterator[Segment]:
         target, where = unit.find("{*}target"), str(self.path)
         state = "" if target is None else target.get("state") or unit.get("state") or ""
-        is_empty = target is None or not segment_text(target, where).strip()
+        is_empty = target is None or not segment_text(target, where, variables=False).strip()
         for source, own in segments_of(unit):
             if own is None and not is_empty:
                 continue
             text = "" if own is None else segment_text(own, where).strip()
             is_copy = state in UNTRANSLATED and text == segment_text(source, where).strip()
             unreviewed = state in UNTRANSLATED or state.startswith("needs-") or unit.get("approved") == "no"
-            if self._options.wants(not text or is_copy, unreviewed):
+            has_words = own is not None and segment_text(own, where, variables=False).strip() != ""
+            if self._options.wants(not has_words or is_copy, unreviewed):
                 yield Segment(source, own)
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:

@@ -86,7 +86,9 @@ class MarkdownFile(DocumentFile):
         for span, block in zip(self._spans, blocks, strict=True):
             text = self._written(_without_empty(block), span)
             text = text.replace("|", "\\|") if "|" in span.context else text
-            written += [*self._between(place, span.start), text.replace("\n", f"\n{span.prefix}")]
+            line = self._lines[span.start[0]]
+            end = line[len(line.rstrip("\r\n")) :]
+            written += [*self._between(place, span.start), text.replace("\n", f"{end}{span.prefix}")]
             place = span.end
         written += self._between(place, (len(self._lines), 0))
         write_lines(path, written)

@@ -22,13 +22,8 @@ from .document import DocumentFile, decoded, has_text, read_bytes
 from .literal_text import marked, read_marks, write_marks
 
 UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
-<<<<<<< HEAD
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"(\s*:)?)?|[{}\[\]]')
-"""Of JSON; a text with a colon is a key."""
-=======
-TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}\[\]]')
 """Token of JSON; a text with a colon is a key."""
->>>>>>> names-task
 PROPERTY = re.compile(
     r"^[ \t\f]*(?:[#!].*|(?:[^\\\s=:#!]|\\.)(?:[^\\\s=:]|\\.)*[ \t\f]*[=:]?[ \t\f]*((?:[^\\\r\n]|\\\r?\n|\\.)*))",
     re.MULTILINE,
@@ -140,13 +135,7 @@ JAVA = ("ascii", "iso-8859-1")
 codecs.register_error("java", _as_java)
 KINDS: dict[str, tuple[Callable[[str], Iterator[Value]], Callable[[str, str], str]]] = {
     **dict.fromkeys((".json", ".arb"), (_json_values, _json_text)),
-<<<<<<< HEAD
-    ".properties": (_matches(PROPERTY.finditer), _property_text),
-    ".strings": (_matches(APPLE.finditer), _apple_text),
-    ".ini": (_ini_values, _ini_text),
-=======
-    ".properties": (_matches(PROPERTY), lambda text, file: "\\" * text.startswith(" ") + escaped(text)),
-    ".strings": (_matches(APPLE), lambda text, file: escaped(text).replace('"', '\\"')),
+    ".properties": (_matches(PROPERTY.finditer), lambda text, file: "\\" * text.startswith(" ") + escaped(text)),
+    ".strings": (_matches(APPLE.finditer), lambda text, file: escaped(text).replace('"', '\\"')),
     ".ini": (_ini_values, lambda text, file: " ".join(text.splitlines())),
->>>>>>> names-task
 }

@@ -20,12 +20,15 @@ from .document import DocumentFile, has_text, read_bytes
 from .literal_text import marked, read_marks, write_marks
 
 with requires("documents"):
+    from ruamel.yaml.scalarstring import PlainScalarString
     from translate.storage import aresource, resx, ts2, yaml
 
 PROLOG = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s*(?:<\?.*?\?>|<!--.*?-->|<![^>]*>))*\s*", re.DOTALL)
 SEQUENCE = re.compile(r"^( *)[^\s#-][^\n]*:[ \t]*\n( *)- ", re.MULTILINE)
 MAPPING = re.compile(r"^[^\s#-][^\n]*:[ \t]*\n( +)[^\s#-]", re.MULTILINE)
 """The indentation of YAML."""
+TRUTH_VALUES = ("y", "n", "yes", "no", "on", "off")
+"""Of YAML 1.1, as Ruby and PyYAML read them without quotes."""
 
 
 class Message(NamedTuple):
@@ -64,7 +67,8 @@ class _YAML(yaml.YAMLFile):
         super().parse(text)
 
     def _flatten(self, data: Any, *args: Any, **options: Any) -> Iterator[Any]:  # type: ignore[override]
-        if isinstance(data, (str, dict, list)):
+        is_truth_value = type(data) in (str, PlainScalarString) and data.lower() in TRUTH_VALUES
+        if isinstance(data, (str, dict, list)) and not is_truth_value:
             yield from super()._flatten(data, *args, **options)
 
 

@@ -27,8 +27,8 @@ def plain_text(block: Block) -> str:
 LINES = ("\n", "\v")
 """Characters before the start of a line."""
 AFTER_WORD = re.compile(r"(?:[^\W\d_][^\w\s]*|\d)\Z")
-NOTE = re.compile(r"[\d*†‡§,–-]{1,5}")
-"""What an element has that the model does not read: a number directly after a word."""
+NOTE = re.compile(r"[\d*†‡§,–-]{1,5}|\[\w{1,4}\]")
+"""What an element has that the model does not read: a number, or a sign in brackets, directly after a word."""
 
 
 class Content(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
 from operator import itemgetter
@@ -29,6 +29,7 @@ LETTER = r"[\w\p{M}]"
 UNSPACED = letters_of(WITHOUT_SPACES).pattern
 JOINT = r"[^\s\w—–]"
 SPACED = rf"(?:(?!{UNSPACED}){LETTER})+"
+WHOLE = regex.compile(r"\S(?:.*\S)?", regex.DOTALL)
 UNIT, PART = (regex.compile(rf"(?={UNSPACED})\X|{SPACED}{more}|(?!\s)\X") for more in (f"(?:{JOINT}{SPACED})*", ""))
 """A word, a character of a script without spaces, or a mark of punctuation; words may have marks inside, or not."""
 LEAST_SHARE = 0.1  # of the attention of a word that may be the only one of an element
@@ -279,7 +280,7 @@ class _AlignedPair:
     """A pair of texts with the units of both; those of the source end where an element begins or ends.
 
     If this is within a word, those of the translation end in the same places of the same word, and at marks in others.
-    Those of the translation also end where a text of `kept` does.
+    A text of `kept` in the translation is one unit.
     """
 
     def __init__(self, pair: SentencePair, corners: Sequence[int], kept: Sequence[Range] = ()):
@@ -288,23 +289,15 @@ class _AlignedPair:
         self.source_end = pair.source_start + len(pair.source)
         within = corners[bisect_right(corners, self.source_start) : bisect_left(corners, self.source_end)]
         inside = [corner - self.source_start for corner in within]
-        self.source_units = [
-            unit.span()
-            for start, end in zip([0, *inside], [*inside, len(pair.source)], strict=True)
-            for unit in UNIT.finditer(pair.source, start, end)
-        ]
+        whole = {pair.target[start:end] for start, end in kept}
+        self.source_units = [unit.span() for unit in _units(pair.source, [0, *inside, len(pair.source)], whole)]
         divided: dict[str, list[int]] = {}
         for unit in UNIT.finditer(pair.source) if inside else ():
             start, end = unit.span()
             if cuts := inside[bisect_right(inside, start) : bisect_left(inside, end)]:
                 divided[unit[0]] = [cut - start for cut in cuts]
         places = [0, *(place for span in kept for place in span), len(pair.target)]
-        self.target_units = [
-            part
-            for start, end in pairwise(places)
-            for unit in UNIT.finditer(pair.target, start, end)
-            for part in _parts(unit, divided)
-        ]
+        self.target_units = [part for unit in _units(pair.target, places, whole) for part in _parts(unit, divided)]
         self.weights = self._weights() if inside else None
 
     def _weights(self) -> Array:
@@ -318,7 +311,7 @@ class _AlignedPair:
         read = [pair.source[start:end] for start, end in sources]
         written = [pair.target[start:end] for start, end in targets]
         for row, word in enumerate(written):
-            if SAME.search(word) and written.count(word) == read.count(word) == 1:
+            if (SAME.search(word) or PLACEHOLDER.fullmatch(word)) and written.count(word) == read.count(word) == 1:
                 weights[row] = [other == word for other in read]
         return weights
 
@@ -359,6 +352,12 @@ class _AlignedPair:
             if weights.size and weights.max() > 0:
                 return int(weights.argmax()) + after
         return int(self.weights[:, following - 1].argmax()) + 1 if len(self.weights) else 0
+
+
+def _units(text: str, places: Sequence[int], whole: Container[str]) -> Iterator[Any]:
+    """The units between places of a text; what is `whole` is one."""
+    for start, end in pairwise(places):
+        yield from (WHOLE if text[start:end] in whole else UNIT).finditer(text, start, end)
 
 
 def _parts(unit: Any, divided: Mapping[str, Sequence[int]]) -> Iterator[Range]:

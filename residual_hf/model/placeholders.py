@@ -37,10 +37,11 @@ PLACEHOLDER = re.compile(
     rf"|(?<![A-Za-z0-9_:]):[a-z]{_WORD}+(?!{_WORD}|:)"
     rf"|%(?:\d+\$|\(\w+\)|<\w+>){_FORMAT}|%(?:0[1-9]|[-+#0,']*(?:[1-9]\d*)?\.\d+){_TYPE}"
     rf"|%{_FORMAT}(?!{_WORD})|%{_WORD}+%(?![sd@])|(?<!\d)%(?:ll?|z)?[sdu@](?!{_WORD}{{4}})|%{_WORD}+%|%%"
+    rf"|(?<!\d)%(?:L?[1-9]\d?|n)(?!{_WORD})"  # of Qt
 )
-_SIGNS = "⌚⌛⏩-⏬⏰⏳◽◾☔☕♈-♓♿⚓⚡⚪⚫⚽⚾⛄⛅⛎⛔⛪⛲⛳⛵⛺⛽✅✊✋✨❌❎❓-❕❗➕-➗➰➿⬛⬜⭐⭕"
+_SIGNS = "⌚⌛⏩-⏺■-➿⬛⬜⭐⭕"
 _PICTURE = rf"(?:[\U0001f000-\U0001faff{_SIGNS}]|[\u00a9\u00ae\u203c-\u3299]\ufe0f)"
-_PICTURE = rf"{_PICTURE}[\ufe0f\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
+_PICTURE = rf"{_PICTURE}[\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
 _JOINED = rf"{_PICTURE}(?:\u200d(?:{_PICTURE}|[♀♂⚕⚖✈❤]))*"
 EMOJI = re.compile(rf"[\U0001f1e6-\U0001f1ff]{{2}}|[#*0-9]\ufe0f?\u20e3|{_JOINED}")
 """Sequences of Unicode's Emoji (UTS 51): flags, keycaps, skin tones, several joined by U+200D."""

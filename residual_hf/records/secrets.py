@@ -28,16 +28,17 @@ PATTERNS = {  # what detect-secrets lacks; a group is the secret without its lab
     # labels: not the prose of a translation, but a value with a digit or sign, or one word in a line of its own
     "Password": rf"""(?i:{NAME}(?:{PASSWORD}|(?<![a-z])pass)(?:{IS}|(?<=--password)[ ]))(?![<$({{\[])"""
     r"""(?=[^\s"'`]{0,100}[\d!#$%&@?^+])([^\s"'`,;()<>\[\]]{6,})"""
-    rf"""|(?im:^[ \t>*"'`-]*\w*passw(?:or)?[dt]{IS})(?![<$({{\[])([^\s"'`*|]{{6,100}})["'`*,]*$""",
+    rf"""|(?im:^[ \t>*"'`-]*\w*passw(?:or)?[dt]{IS})(?![<$({{\[])([^\s"'`*|()]{{6,100}})["'`*,]*$""",
     "Named Key or Token": rf"(?i:{NAME}(?:key|token|auth|cookie|session(?:_?id)?){IS})"
     r"(?=[\w~+=-]{0,100}\d)(?=[\w~+=-]{0,100}[A-Za-z])([\w~+=-]{16}[\w.~+/=-]*)"
     rf"""|(?<![\w-]){SECRET_NAME}{IS}{DIGIT}([\w.~+/=-]{{8,}})"""
     rf"""|(?i:[?&;]sig(?:nature)?=|\bauthorization["']?: ?\w+ |\bbearer ){DIGIT}([\w.~+/=%-]{{16,}})""",
-    "Login": r"""://[^\s/@:]{0,100}:([^\s/@]+)@|(?<=\s-u )["']?[^\s/@:]{1,100}:([^\s"']{4,})""",
+    "Login": r"""://[^\s/@:]{0,100}:([^\s/@]+)@|(?<=\s-u )["']?[^\s/@:]{1,100}:([^\s"']{4,})"""
+    r"|\blogin\s{1,9}\S{1,100}\s{1,9}password\s{1,9}(\S+)",
     # forms: known words, or any before letters of both cases and digits
     "Hugging Face Token": r"\b(?:hf|api_org)_(?:(?=[a-z]{0,40}[A-Z0-9])[A-Za-z0-9]{8,}|[A-Za-z0-9]{20,})",
     "Token": r"(?<![A-Za-z0-9])[A-Za-z]\w{1,9}[_.-](?=(?:[A-Za-z]{0,40}\d){2})(?=[a-z\d]{0,40}[A-Z])"
-    r"(?=[A-Z\d]{0,40}[a-z])[A-Za-z0-9]{20,}|\bkey-[0-9a-f]{32}|\b(?:ATATT3|EAA[A-Z])[\w-]{20,}"
+    r"(?=[A-Z\d]{0,40}[a-z])[A-Za-z0-9]{20,}|\b(?:key-|dapi)[0-9a-f]{32}|\b(?:ATATT3|EAA[A-Z])[\w-]{20,}"
     r"|\b(?:gh[oprsu]|github_pat|glpat|npm|shp[a-z]{2}|do[opr]_v1|sgp|r8|lin_api|rubygems|xox[a-z]|xapp|tskey|PMAK)"
     r"[_-](?=\D{0,40}\d)[\w-]{8,}",
     "OpenAI or Anthropic Key": r"\bsk-(?=\w{0,40}\d)\w{16,}[\w-]*|\bsk-(?:proj|ant|svcacct|or)-[\w-]{16,}",

@@ -23,6 +23,7 @@ from residual_hf.checkpoint_checks import check_presence
 from residual_hf.data.cleaning import CleaningReport, pair_filter
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.data.language_names import code_given
 from residual_hf.data.pair_formats import LANGUAGE, languages_in, with_lower_language, without_regions
 from residual_hf.data.pair_reader import PairReader, check_files
 from residual_hf.data.pair_rows import same_language
@@ -291,9 +292,9 @@ def languages_of(spec: CorpusSpec, source_lang: str | None, target_lang: str | N
 def language_of(path: Path, flag: str, given: str | None = None) -> str:
     """The language that is given, or the one in the name of a file, as in `corpus.de` or `corpus.en-de.de.gz`."""
     if given is not None:
-        if not LANGUAGE.fullmatch(given):
+        if not LANGUAGE.fullmatch(code := code_given(given)):
             raise InputError(f"{flag}: {given!r} given, must be a language code such as de or pt_BR")
-        return given
+        return code
     suffix = uncompressed_name(path.name).rpartition(".")[2]
     if not LANGUAGE.fullmatch(suffix) or f".{suffix.lower()}" in (".txt", *PAIR_FILES):
         raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")

@@ -218,6 +218,7 @@ SEGMENT = '<mrk mtype="seg" mid="1">%s</mrk>'
             '<target><ph id="1">&lt;br&gt;</ph></target>',
             'SEE<ph id="1">&lt;br&gt;</ph>',
         ),
+        ('see<ph id="1">{0}</ph>', '<target><ph id="1">{0}</ph></target>', 'SEE<ph id="1">{0}</ph>'),
         (SEGMENT % "see", f"<target>{SEGMENT % ''}</target>", SEGMENT % "SEE"),
         (
             f'<g id="1">{SEGMENT % "see"}</g>',

@@ -145,7 +145,7 @@ def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch
     path = tmp_path / "a.ts"
     path.write_text(QT)
     expected = QT.replace('shed"></tr', 'shed">OPEN &amp;FILE</tr', 1).replace('shed"></tr', 'shed">OK</tr', 1)
-    expected = expected.replace("rusform></", "rusform>%N FILE(S)</")
+    expected = expected.replace("rusform></", "rusform>%n FILE(S)</")
     assert upper_cased(monkeypatch, path).read_text() == expected
     assert [block[0] for block in read_document(path, CatalogueOptions("unreviewed")).blocks][-1] == "maybe"
     assert len(read_document(path, CatalogueOptions("all")).blocks) == 6
@@ -164,6 +164,7 @@ def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch
         ("a.strings", b'a = "b";"//" = "c"; /* x = "y";', b'a = "B";"//" = "C"; /* x = "y";'),
         ("a.ini", b'KEY="one \\"\r\n', b'KEY="ONE \\"\r\n'),
         ("a.json", b'\xef\xbb\xbf{"a": "caf\\u00e9"}', b'\xef\xbb\xbf{"a": "CAF\\u00c9"}'),
+        ("a.yml", b"a: no\nb: 'no'\nOn: never\n", b"a: no\nb: 'NO'\nOn: NEVER\n"),
         ("a.yml", b"\xef\xbb\xbfa: one\n", b"\xef\xbb\xbfa: ONE\n"),
     ],
 )

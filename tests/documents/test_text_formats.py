@@ -195,6 +195,7 @@ first
         ("k.md", "a\r\n\r\n$$\r\na\r\n- b\r\n$$\r\n", "A\r\n\r\n$$\r\na\r\n- b\r\n$$\r\n"),
         ("n.md", "- a\n\tb <https://x.de/a%20b>\n", "- A B <https://x.de/a%20b>\n"),
         ("o.md", "run <code>ls -l</code> now\n", "RUN <code>ls -l</code> NOW\n"),
+        ("q.md", "> a  \r\n> b\\\r\n> c\r\n", "> A  \r\n> B\\\r\n> C\r\n"),
         ("l.md", "# a\r\r\n\r\r\nb\rc\r\n", "# A\r\r\n\r\r\nB C\r\n"),
         ("m.md", "\ufeff# a *b*\n", "\ufeff# A *B*\n"),
         ("b.txt", "\ufeffone\n", "ONE\n"),

@@ -242,6 +242,16 @@ def test_a_placeholder_may_touch_letters(source, translation, aligns):
     assert "".join(spelled(block)) == translation
 
 
+@pytest.mark.parametrize("aligns", [False, True])
+def test_a_placeholder_within_an_element_may_touch_letters(aligns):
+    source, target = "{count} times <b>{name}</b>", "{count}mal {name}s"
+    links = [aligned(visible_text(source), target, "0-0 2-1")] if aligns else None
+    assert document(source, markup=True).join([target], links) in (
+        "{count}mal <b>{name}</b>s",
+        "{count}mal <b>{name}s</b>",
+    )
+
+
 @pytest.mark.parametrize(
     ("source", "written", "expected"),
     [
@@ -283,7 +293,7 @@ def test_elements_without_text_and_the_spaces_around_them_stay(source):
     assert found.join(found.sentences) == source
 
 
-NOTE = Inline("sup", ["1"])
+NOTE, SIGN = Inline("sup", ["1"]), Inline("sup", [Inline("a", ["[12]"])])
 
 
 @pytest.mark.parametrize(
@@ -299,6 +309,7 @@ NOTE = Inline("sup", ["1"])
         (["a.", NOTE], ["a.", Inline(0)], ["A.", Inline(0)], ["A.", NOTE]),
         (["H", NOTE, "O"], ["H", Inline(0, ["1"]), "O"], [Inline(0, ["H1O"])], [Inline("sup", ["H1O"])]),
         (["a ", NOTE], ["a ", Inline(0, ["1"])], ["A ", Inline(0, ["1"])], ["A ", NOTE]),
+        (["a", SIGN, " b"], ["a", Inline(0), " b"], ["B A", Inline(0)], ["B A", SIGN]),
         (["a", Inline("b", ["c"])], ["a", Inline(0, ["c"])], [Inline(0, ["C"]), "A"], [Inline("b", ["C"]), "A"]),
     ],
 )

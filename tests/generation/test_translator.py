@@ -375,7 +375,7 @@ def test_a_language_that_the_model_does_not_have_is_refused(side):
 def test_other_regions_and_english_names_of_languages_are_those_of_the_model(caplog):
     pair = translator(source_lang="de-CH", target_lang="en-GB")
     expected = pair.translate("zwei")
-    for languages in (("de", "en"), ("German", "English"), ("de_AT", "en-US"), ("de-CH", "en-GB")):
+    for languages in (("de", "en"), ("German", "English"), ("de_AT", "en-US"), ("DE", "EN"), ("de-CH", "en-GB")):
         assert pair.translate("zwei", source_lang=languages[0], target_lang=languages[1]) == expected
     assert caplog.messages.count("de is translated as de-CH, the nearest language of the model") == 1
     assert not any("en-GB is translated" in message for message in caplog.messages)

@@ -36,6 +36,8 @@ FORMS = [  # put together, so that scanners of repositories do not stop at this 
     "0123456789abcdef" * 2 + "-us12",
     "123456789:" + "aBcDeFgHiJ0123456789aBcDeFgHiJ01234",
     "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxMjM0In0." + "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk",
+    "dapi" + HEX,
+    "machine api.example.org login user password " + "letmein1",
     "-----BEGIN RSA PRIVATE KEY-----",
     "https://someone:" + "letmein1@host.org/a",
     "AccountKey=" + "aBcDeFgHiJ" * 8 + "aBcDef==",
@@ -169,6 +171,7 @@ def test_documentation_has_no_secrets():
 def test_what_is_no_secret_is_not_refused(tmp_path):
     text = (
         "On 12/05/2020 he said: the password: letmein\nhub_token: '***'\ntoken=os.environ['HF_TOKEN']\n"
+        "password = getpass()\n"
         "export HF_TOKEN=<your token>\nssh://git@github.com/a/b\nhttps://huggingface.co/user/hf_transformers\n"
         f"sha256 {'0123456789abcdef' * 4}\nuser/sk-en-transformer1234567\nAPPROPRIATENESS\npad_token: '<pad>'\n"
         "The password is 12 letters long.\npassword: <yours>\nkey: value\ntokens: 4096\nmax_tokens=20000000000000000\n"

@@ -147,6 +147,7 @@ def test_file_name_without_a_language(name):
         ({"source_lang": "de"}, ("de", "en")),
         ({"target_lang": "en"}, ("de", "en")),
         ({"source_lang": "en-US"}, ("en-US", "de")),
+        ({"source_lang": "English", "target_lang": "German"}, ("en", "de")),
     ],
 )
 def test_languages_that_a_table_names_in_any_case(tmp_path, options, languages):
