@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ctypes import POINTER, addressof, byref, c_char, c_void_p, cast, pointer
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,12 +16,19 @@ from residual_hf.model.search import Array
 from . import loaded_library, threads_for
 from .batch import ROWS_PER_THREAD, Sentences
 from .listed_tokens import ListedTokens
-from .structures import Memory, Step
-
-if TYPE_CHECKING:
-    from .decoder import NativeDecoder
+from .structures import Memory, Stack, Step
 
 FIRST_STEPS = 64  # for which the cache has room from the start
+
+
+class PackedDecoder(Protocol):
+    """The weights that a state decodes with."""
+
+    decoder: Stack
+    config: Any
+    dtype: torch.dtype
+
+    def check_length(self, tokens: int, stack: str) -> None: ...
 
 
 class DecoderState:
@@ -40,7 +47,7 @@ class DecoderState:
 
     def __init__(
         self,
-        decoder: NativeDecoder,
+        decoder: PackedDecoder,
         sentences: Sentences,
         beams: int,
         max_length: int,

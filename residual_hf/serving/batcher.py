@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from residual_hf.generation.checks import suspicions
+from residual_hf.generation.generation_settings import SearchRequest
 from residual_hf.generation.markup import LONGEST_SENTENCE
 from residual_hf.generation.translator import Hypothesis, Translator
 from residual_hf.model.fingerprint import unchanged
@@ -62,9 +63,7 @@ class _Search(NamedTuple):
     """What sentences of one batch have in common."""
 
     translator: Translator
-    arguments: dict[str, Any]
-    hypotheses: int
-    aligned: bool
+    request: SearchRequest
     again: bool = False
 
 
@@ -218,8 +217,13 @@ class Batcher:
             sentences = request.layout.sentences
         for text, aligned in sentences:
             ids, arguments = encoded(text)
-            search = _Search(translator, arguments, 1 + request.alternatives, aligned)
-            request.parts.append(_Sentence(request, text, ids, search))
+            asked = SearchRequest(
+                num_return_sequences=1 + request.alternatives,
+                scores=True,
+                alignments=aligned,
+                generate_arguments=arguments,
+            )
+            request.parts.append(_Sentence(request, text, ids, _Search(translator, asked)))
         self._waiting += request.parts
         _finish(request)  # if there is nothing to translate in it
 
@@ -230,7 +234,7 @@ class Batcher:
             return []
         oldest = self._waiting[0]
         settings = oldest.search.translator.settings
-        budget = settings.max_tokens // max(settings.num_beams, oldest.search.hypotheses)
+        budget = settings.max_tokens // max(settings.num_beams, oldest.search.request.num_return_sequences)
         similar = [sentence for sentence in self._waiting if sentence.search == oldest.search]
         similar.sort(key=lambda sentence: abs(len(sentence.ids) - len(oldest.ids)))
         widths = accumulate((len(sentence.ids) for sentence in similar), max)
@@ -245,13 +249,10 @@ class Batcher:
         if not batch:
             return
         search, sources = batch[0].search, ([sentence.ids for sentence in batch], [each.text for each in batch])
-        arguments = search.arguments | ({"no_repeat_ngram_size": 4} if search.again else {})
-        if search.aligned:
-            arguments["aligned"] = True
         self.metrics.batch_sentences.observe(len(batch))
         try:
             with self.metrics.batch_seconds.time():
-                found = search.translator.translate_encoded(*sources, search.hypotheses, scores=True, **arguments)
+                found = search.translator.translate_encoded(*sources, search.request)
             for sentence, hypotheses in zip(batch, found, strict=True):
                 self._take(sentence, hypotheses)
         except BaseException as error:
@@ -270,7 +271,10 @@ class Batcher:
         serious = found[0][0] & SEARCHED_AGAIN
         if serious and not search.again:
             sentence.flags = serious
-            sentence.search = search._replace(hypotheses=max(search.hypotheses, SECOND_SEARCH), again=True)
+            count = max(search.request.num_return_sequences, SECOND_SEARCH)
+            arguments = search.request.generate_arguments | {"no_repeat_ngram_size": 4}
+            request = replace(search.request, num_return_sequences=count, generate_arguments=arguments)
+            sentence.search = _Search(search.translator, request, again=True)
             self._waiting.append(sentence)
             return
         usual = [(flags, hypothesis) for flags, hypothesis in found if not flags & SEARCHED_AGAIN]

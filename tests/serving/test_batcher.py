@@ -31,15 +31,16 @@ class Dictionary:
         self.encoded += sentences
         return [sentence.split() for sentence in sentences], {"target": target_lang}
 
-    def translate_encoded(self, sources, texts, count, *, target, scores, **arguments):
+    def translate_encoded(self, sources, texts, request):
         sentences = [" ".join(source) for source in sources]
         self.free.wait()
         self.batches.append(list(sentences))
         if "crash" in sentences:
             raise RuntimeError("out of memory")
         found = [self.words.get(s, f"en:{s.upper()}") for s in sentences]
-        found = ["again" if arguments and s in self.words else text for s, text in zip(sentences, found, strict=True)]
-        return [[Hypothesis(text + "'" * k, -0.5 - k) for k in range(count)] for text in found]
+        if "no_repeat_ngram_size" in request.generate_arguments:
+            found = ["again" if s in self.words else text for s, text in zip(sentences, found, strict=True)]
+        return [[Hypothesis(text + "'" * k, -0.5 - k) for k in range(request.num_return_sequences)] for text in found]
 
 
 @pytest.fixture
