@@ -309,17 +309,9 @@ def score(options: argparse.Namespace) -> None:
     translator = load_translator(options, options.model)
     if isinstance(options.baseline, str):
         options.baseline = load_translator(options, options.baseline)
-    report = evaluate_model(
-        translator,
-        test_sets,
-        settings,
-        given_fields(SearchRequest, options),
-        pretokenized=options.pretokenized,
-        lowercase=options.lowercase,
-        baseline=options.baseline,
-        output_dir=options.output_dir,
-        progress=sys.stderr.isatty(),
-    )
+    chosen = {name: getattr(options, name) for name in ("pretokenized", "lowercase", "baseline", "output_dir")}
+    request, bar = given_fields(SearchRequest, options), sys.stderr.isatty()
+    report = evaluate_model(translator, test_sets, settings, request, **chosen, progress=bar)
     print_scores(report, options)
 
 

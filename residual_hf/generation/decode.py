@@ -88,7 +88,6 @@ def search(
     sources: Sequence[Sequence[int] | np.ndarray],
     settings: DecodingSettings | None = None,
     request: SearchRequest = ONE_TRANSLATION,
-    *,
     shortlist: Shortlist | None = None,
     phrases: Sequence[Sequence[Phrase]] | None = None,
     letters_added: LettersAdded | None = None,
@@ -120,8 +119,7 @@ def search(
 
     def search_next(batch: list[int]) -> list[list[Candidate]]:
         wanted = None if phrases is None else [phrases[i] for i in batch]
-        given = {"shortlist": shortlist, "phrases": wanted, "letters_added": letters_added}
-        return search_batch(model, [sources[i] for i in batch], settings, request, **given)
+        return search_batch(model, [sources[i] for i in batch], settings, request, shortlist, wanted, letters_added)
 
     with unchanged(model), side_by_side(threads) as run:
         share = batches[index::processes]
@@ -189,7 +187,6 @@ def search_batch(
     sources: Sequence[Sequence[int] | np.ndarray],
     settings: DecodingSettings,
     request: SearchRequest,
-    *,
     shortlist: Shortlist | None,
     phrases: Sequence[Sequence[Phrase]] | None,
     letters_added: LettersAdded | None,

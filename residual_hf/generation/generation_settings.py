@@ -88,10 +88,8 @@ class SearchRequest(InputSettings):
     """What is asked for some sentences, from `Translator` and the server to `generate`.
 
     Attributes:
-        long: treatment of sentences with more tokens than the model has positions: `"error"`, `"truncate"`, `"split"`
-            (at spaces, and join the translations) or `"skip"` (their translation is empty).
-        scores: whether hypotheses have scores; beam search gives them anyway.
-        alignments: whether they are aligned with their sentences; takes another pass of the model over both.
+        long: `"split"` sentences at spaces, and join the translations; `"skip"`: their translation is empty.
+        scores, alignments: of hypotheses; alignments take another pass of the model.
         generate_arguments: further arguments of `model.generate`.
         shared: the processes of a `torchrun` share the work; all make the same calls and get the same results.
         on_long: called with the position of each sentence that is too long, and the least number of its tokens.

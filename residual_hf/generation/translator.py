@@ -166,16 +166,9 @@ class Translator:
         single = isinstance(sentences, str)
         sentences = [sentences] if isinstance(sentences, str) else list(sentences)
         with tqdm(desc="translating", unit=" sentences", total=len(sentences), disable=not progress) as bar:
-            request = SearchRequest(
-                source_lang,
-                target_lang,
-                num_return_sequences,
-                long,
-                generate_arguments=generate_arguments,
-                on_long=on_long,
-                progress=bar.update,
-            )
-            found = self.answer(sentences, request)
+            asked = SearchRequest(source_lang, target_lang, num_return_sequences, long)
+            calls = {"on_long": on_long, "progress": bar.update}
+            found = self.answer(sentences, replace(asked, generate_arguments=generate_arguments, **calls))
         results: list[Any] = [[hypothesis.text for hypothesis in best] for best in found]
         if num_return_sequences == 1:
             results = [text for (text,) in results]
@@ -240,7 +233,7 @@ class Translator:
         """The candidates of each source. Where one lacks terms, the search is repeated for those with all of them."""
         beams = 1 if request.samples else max(self.settings.num_beams, request.num_return_sequences)
         settings = replace(self.settings, num_beams=beams)
-        found = search(self.model, sources, settings, request, shortlist=self.shortlist)
+        found = search(self.model, sources, settings, request, self.shortlist)
         if not (self.constrained or self._keeps_placeholders) or request.samples:
             return found
         request = replace(request, progress=lambda sentences: None)
@@ -250,15 +243,9 @@ class Translator:
             if own:
                 by_beams.setdefault(max(beams, beams_for(own)), []).append(row)
         for needed, rows in by_beams.items():
-            again = search(
-                self.model,
-                [sources[row] for row in rows],
-                replace(self.settings, num_beams=needed),
-                request,
-                shortlist=self.shortlist,
-                phrases=[phrases[row] for row in rows],
-                letters_added=self._letters_added,
-            )
+            settings = replace(self.settings, num_beams=needed)
+            own, wanted = [sources[row] for row in rows], [phrases[row] for row in rows]
+            again = search(self.model, own, settings, request, self.shortlist, wanted, self._letters_added)
             for row, best in zip(rows, again, strict=True):
                 lacks, lacked = (self._missing(sentences[row], each[0]) for each in (best, found[row]))
                 if lacks == 0 or lacks < lacked:  # else the search has found none of them

@@ -105,8 +105,7 @@ class FastGenerationMixin(GenerationMixin):
 
     Greedy and beam search with the arguments and fields of `KNOWN` run in `search.py`. Everything else - streamers,
     processors and stopping criteria of the user, attention outputs, hooks, a replaced `forward`, other devices - runs
-    in Transformers, and so does every request with `fast_decoding=False`. Sampling runs there from
-    an encoder-decoder; a decoder alone samples in `search.py`, and its requests go there where it has native kernels.
+    in Transformers, as samples of an encoder-decoder do. A decoder alone uses `search.py` where it has native kernels.
     """
 
     def generate(
@@ -130,7 +129,7 @@ class FastGenerationMixin(GenerationMixin):
             fast_decoding: False: Transformers' loop runs. Default: `generation_config.fast_decoding`.
         """
         options = SearchOptions(**{each.name: kwargs.pop(each.name, each.default) for each in fields(SearchOptions)})
-        kwargs = {"inputs": inputs, "generation_config": generation_config, **kwargs}
+        kwargs = {"inputs": inputs, "generation_config": copy.deepcopy(generation_config), **kwargs}
         self._complete_source(kwargs)
         request = self._request({**kwargs, "decoding_dtype": decoding_dtype, "fast_decoding": fast_decoding})
         options = self._with_limits(options, request, kwargs)
@@ -179,15 +178,10 @@ class FastGenerationMixin(GenerationMixin):
         has_length = {"max_length", "max_new_tokens"} & given(request).keys()
         if has_length or not self.config.is_encoder_decoder or not has_length_rule(self.generation_config):
             return options
-        found = self._own_limits(request)
-        if found is None:
+        if (found := self._own_limits(request)) is None:
             return options
         limits = found if limits is None else limits
-        if (config := kwargs["generation_config"]) is None:
-            kwargs["max_new_tokens"] = int(limits.max())
-        else:
-            kwargs["generation_config"] = config = copy.deepcopy(config)
-            config.max_new_tokens, config.max_length = int(limits.max()), None
+        own_fields(kwargs).update(max_new_tokens=int(limits.max()), max_length=None)
         return replace(options, length_limits=limits)
 
     def _own_limits(self, request: dict[str, Any]) -> Tensor | None:
@@ -209,12 +203,12 @@ class FastGenerationMixin(GenerationMixin):
         self, options: SearchOptions, request: dict[str, Any], kwargs: dict[str, Any], pack: Callable[[], Any]
     ) -> bool:
         """Whether the search can do what is asked. Raises `ValueError` if only the search could, and cannot."""
-        is_alone = not self.config.is_encoder_decoder
-        known = KNOWN | SAMPLING if is_alone and samples(request) else KNOWN
+        is_alone, has_beams = not self.config.is_encoder_decoder, request.get("num_beams") not in (None, 1)
+        known = KNOWN | SAMPLING if is_alone and request.get("do_sample") and not has_beams else KNOWN
         can = is_known(request, known) and not wants_cache(kwargs, request) and self._computes_as_defined()
         if options.token_lists is not None and (is_alone or not can or pack() is None):
             raise ValueError(NO_LISTS)
-        if options.phrases is not None and (is_alone or not can or request.get("num_beams") in (None, 1)):
+        if options.phrases is not None and (is_alone or not can or not has_beams):
             raise ValueError(NO_PHRASES)
         if not can or not is_alone:
             return can
@@ -226,8 +220,8 @@ class FastGenerationMixin(GenerationMixin):
         def loop(*arguments: Any, **prepared: Any) -> Any:  # whose signature Transformers reads fast
             return decode(*arguments, options=options, pack=pack, **prepared)
 
-        cacheless = without_cache(kwargs["generation_config"])
-        return {**kwargs, **self._encoded(kwargs, pack), **cacheless, "custom_generate": loop}
+        own_fields(kwargs)["use_cache"] = False  # the loop has a cache of its own
+        return {**kwargs, **self._encoded(kwargs, pack), "custom_generate": loop}
 
     def _encoded(self, kwargs: dict[str, Any], pack: Callable[[], Any]) -> dict[str, Any]:
         """The `encoder_outputs` that are given, or those of the kernels, where they compute what the encoder does."""
@@ -236,9 +230,7 @@ class FastGenerationMixin(GenerationMixin):
             return {"encoder_outputs": copy.copy(states)}
         if source is None or not self.config.is_encoder_decoder or (packed := pack()) is None:
             return {}
-        if has_other_branches(self.get_encoder()):
-            return {}
-        found = packed.encode(source, kwargs["attention_mask"])
+        found = None if has_other_branches(self.get_encoder()) else packed.encode(source, kwargs["attention_mask"])
         return {} if found is None else {"encoder_outputs": BaseModelOutput(found)}
 
     def _is_prompt(self, tokens: Tensor | None, mask: Tensor | None) -> bool:
@@ -284,6 +276,12 @@ def check_source(name: str, source: Tensor, mask: Tensor | None) -> None:
         raise ValueError(f"attention_mask: shape {tuple(mask.shape)} given, but {name} has {tuple(source.shape)}")
 
 
+def own_fields(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Where to set what `generate` decides: in its generation config, or if there is none, in its arguments."""
+    config = kwargs["generation_config"]
+    return kwargs if config is None else vars(config)
+
+
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
     """What is not None of arguments or fields."""
     return {name: value for name, value in values.items() if value is not None}
@@ -297,12 +295,7 @@ def defaults() -> dict[str, Any]:
     return given(vars(config)) | given(general)
 
 
-def samples(request: dict[str, Any]) -> bool:
-    """Whether a request is for samples without a beam search."""
-    return bool(request.get("do_sample")) and request.get("num_beams") in (None, 1)
-
-
-def is_known(request: dict[str, Any], known: set[str] = KNOWN) -> bool:
+def is_known(request: dict[str, Any], known: set[str]) -> bool:
     """Whether the search can do what a request says: arguments, and fields of the generation config."""
     mask, off = request.get("attention_mask"), (bool, int, float, str)
     return (
@@ -346,15 +339,6 @@ def has_other_branches(stack: Any) -> bool:
         or any(type(branch) is not classes.get(name, type(branch)) for name, branch in layer.named_children())
         for layer in stack.layers
     )
-
-
-def without_cache(generation_config: Any) -> dict[str, Any]:
-    """Arguments with which Transformers does not make a cache: the loop has its own."""
-    if generation_config is None:
-        return {"use_cache": False}
-    generation_config = copy.deepcopy(generation_config)
-    generation_config.use_cache = False
-    return {"generation_config": generation_config}
 
 
 def is_changed(module: nn.Module) -> bool:

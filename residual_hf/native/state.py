@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ctypes import POINTER, addressof, byref, c_char, c_void_p, cast, pointer
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,19 +16,9 @@ from residual_hf.model.search import Array
 from . import loaded_library, threads_for
 from .batch import ROWS_PER_THREAD, Sentences
 from .listed_tokens import ListedTokens
-from .structures import Memory, Stack, Step
+from .structures import Memory, Step
 
 FIRST_STEPS = 64  # for which the cache has room from the start
-
-
-class PackedDecoder(Protocol):
-    """The weights that a state decodes with."""
-
-    decoder: Stack
-    config: Any
-    dtype: torch.dtype
-
-    def check_length(self, tokens: int, stack: str) -> None: ...
 
 
 class DecoderState:
@@ -38,6 +28,7 @@ class DecoderState:
     sentence, so that reordering beams and dropping sentences moves indices only.
 
     Args:
+        decoder: a `NativeDecoder`.
         sentences: the sources, or of a decoder alone the tokens that it has read.
         beams: rows per sentence at most.
         cross_cache: keys and values of the sources, (layers, source tokens, 2 * attention_width), if there are any.
@@ -47,7 +38,7 @@ class DecoderState:
 
     def __init__(
         self,
-        decoder: PackedDecoder,
+        decoder: Any,
         sentences: Sentences,
         beams: int,
         max_length: int,

@@ -40,18 +40,14 @@ class ClosingError(Exception):
 
 @dataclass(eq=False)
 class Request:
-    """Texts to translate, HTML with `markup`. `future` gives a `Translation` of each.
+    """Texts to translate. `future` gives a `Translation` of each.
 
     If there are `sentences`, each with whether it needs its alignment, it gives what is `Found` for each of them.
     `translator`: in the place of that of the languages.
     """
 
-    texts: Sequence[str]
-    source: str
+    given: Texts
     target: str
-    markup: bool = False
-    alternatives: int = 0
-    alignments: bool = False
     sentences: Sequence[tuple[str, bool]] = ()
     translator: Translator | None = None
     future: Future[list[Any]] = field(default_factory=Future, init=False)
@@ -192,7 +188,7 @@ class Batcher:
         @cache
         def encoded(sentence: str) -> tuple[list[int], dict[str, Any]]:
             with self._encoding:
-                (ids,), arguments = translator.encode([sentence], request.source, request.target)
+                (ids,), arguments = translator.encode([sentence], request.given.source, request.target)
             return ids, arguments
 
         return encoded
@@ -204,24 +200,19 @@ class Batcher:
         return lambda sentence: len(sentence) <= SHORT_TEXT and len(encoded(sentence)[0]) <= longest
 
     def translator_of(self, request: Request) -> Translator:
-        return request.translator or self.translators[request.source, request.target]
+        return request.translator or self.translators[request.given.source, request.target]
 
     def _prepare(self, request: Request) -> None:
         translator = self.translator_of(request)
         encoded, sentences = self.encoder(request), request.sentences
         if not sentences:
-            given = Texts(
-                request.texts, request.source, request.markup, request.alternatives, alignments=request.alignments
-            )
-            request.layout = TextLayout(given, self.fits(request, encoded))
+            request.layout = TextLayout(request.given, self.fits(request, encoded))
             sentences = request.layout.sentences
         for text, aligned in sentences:
             ids, arguments = encoded(text)
+            count = 1 + request.given.alternatives
             asked = SearchRequest(
-                num_return_sequences=1 + request.alternatives,
-                scores=True,
-                alignments=aligned,
-                generate_arguments=arguments,
+                num_return_sequences=count, scores=True, alignments=aligned, generate_arguments=arguments
             )
             request.parts.append(_Sentence(request, text, ids, _Search(translator, asked)))
         self._waiting += request.parts
@@ -278,7 +269,7 @@ class Batcher:
             self._waiting.append(sentence)
             return
         usual = [(flags, hypothesis) for flags, hypothesis in found if not flags & SEARCHED_AGAIN]
-        chosen = (usual if search.again and usual else found)[: 1 + sentence.request.alternatives]
+        chosen = (usual if search.again and usual else found)[: 1 + sentence.request.given.alternatives]
         sentence.hypotheses = [hypothesis for _, hypothesis in chosen]
         sentence.flags |= chosen[0][0]
         for flag in sentence.flags:

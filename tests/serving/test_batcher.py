@@ -15,6 +15,7 @@ from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.html_text import HTMLText
 from residual_hf.generation.translator import Hypothesis, Translator
 from residual_hf.serving.batcher import Batcher, ClosingError, Metrics, Request
+from residual_hf.serving.layout import Texts
 
 
 class Dictionary:
@@ -58,7 +59,7 @@ def make():
 
 
 def ask(*texts, **options):
-    return Request(texts, "de", "en", **options)
+    return Request(Texts(texts, "de", **options), "en")
 
 
 def test_a_translation_is_that_of_the_model_alone(make):
