@@ -166,9 +166,9 @@ class Translator:
         single = isinstance(sentences, str)
         sentences = [sentences] if isinstance(sentences, str) else list(sentences)
         with tqdm(desc="translating", unit=" sentences", total=len(sentences), disable=not progress) as bar:
-            asked = SearchRequest(source_lang, target_lang, num_return_sequences, long)
-            calls = {"on_long": on_long, "progress": bar.update}
-            found = self.answer(sentences, replace(asked, generate_arguments=generate_arguments, **calls))
+            request = SearchRequest(source_lang, target_lang, num_return_sequences, long, on_long=on_long)
+            request = replace(request, generate_arguments=generate_arguments, progress=bar.update)
+            found = self.answer(sentences, request)
         results: list[Any] = [[hypothesis.text for hypothesis in best] for best in found]
         if num_return_sequences == 1:
             results = [text for (text,) in results]
@@ -244,8 +244,8 @@ class Translator:
                 by_beams.setdefault(max(beams, beams_for(own)), []).append(row)
         for needed, rows in by_beams.items():
             settings = replace(self.settings, num_beams=needed)
-            own, wanted = [sources[row] for row in rows], [phrases[row] for row in rows]
-            again = search(self.model, own, settings, request, self.shortlist, wanted, self._letters_added)
+            texts, wanted = [sources[row] for row in rows], [phrases[row] for row in rows]
+            again = search(self.model, texts, settings, request, self.shortlist, wanted, self._letters_added)
             for row, best in zip(rows, again, strict=True):
                 lacks, lacked = (self._missing(sentences[row], each[0]) for each in (best, found[row]))
                 if lacks == 0 or lacks < lacked:  # else the search has found none of them

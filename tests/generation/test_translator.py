@@ -269,6 +269,16 @@ def test_after_an_error_the_threads_are_as_before(plain, three_threads):
     assert torch.get_num_threads() == 3
 
 
+def test_keywords_and_a_request_ask_for_the_same(plain):
+    asked = {"alignments": True, "long": "skip", "max_new_tokens": 7}
+    request = SearchRequest.of(num_return_sequences=2, scores=True, **asked)
+    assert request.generate_arguments == {"max_new_tokens": 7} and request.long == "skip"
+    texts = [SENTENCES[0], LONG]
+    by_keywords, by_request = plain.hypotheses(texts, 2, **asked), plain.answer(texts, request)
+    assert [[best[:2] for best in row] for row in by_keywords] == [[best[:2] for best in row] for row in by_request]
+    assert by_request[1][0].text == "" != by_request[0][0].text and by_request[0][0].alignment.links
+
+
 def test_sampling_is_without_a_beam_and_follows_the_seed(plain):
     def draw(seed, **arguments):
         torch.manual_seed(seed)
