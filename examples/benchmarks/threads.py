@@ -31,7 +31,7 @@ from train_speed import SHAPES, build_candidate, quartiles, synthetic_batches
 
 from residual_hf.base.files import write_json
 from residual_hf.generation.decode import search
-from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.generation_settings import DecodingSettings, SearchRequest
 from residual_hf.training.acceleration import accelerated
 from residual_hf.training.launch import keep_freed_memory
 
@@ -54,7 +54,7 @@ def decoding(options: argparse.Namespace) -> Run:
 
     def run(threads: int) -> None:
         torch.set_num_threads(threads)
-        search(model, sources, settings, min_new_tokens=GENERATED)
+        search(model, sources, settings, SearchRequest.of(min_new_tokens=GENERATED))
 
     return run
 

@@ -20,7 +20,7 @@ from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.text_files import uncompressed_name
 from residual_hf.documents import ARCHIVES, BINARY, DOCUMENTS, REFUSED
 from residual_hf.evaluation.metrics import EvaluationSettings
-from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
+from residual_hf.generation.generation_settings import DecodingSettings, SearchRequest, StreamSettings
 from residual_hf.serving.server_settings import ServerSettings
 
 from . import load_package
@@ -252,7 +252,7 @@ def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     add_field(evaluate, EvaluationSettings, "metrics", flag="--metric")
     evaluate.add_argument("--baseline", metavar="OTHER", help="model, or file of its translations, to compare with")
     evaluate.add_argument("--output-dir", type=Path, help="folder for scores and translations")
-    add_fields(evaluate, StreamSettings, *LANGUAGES, "long")
+    add_fields(evaluate, SearchRequest, *LANGUAGES, "long")
     add_search(evaluate)
     add_json(evaluate)
     add_overwrite(evaluate)
@@ -309,8 +309,9 @@ def score(options: argparse.Namespace) -> None:
     translator = load_translator(options, options.model)
     if isinstance(options.baseline, str):
         options.baseline = load_translator(options, options.baseline)
-    chosen = arguments_of(evaluate_model, options)
-    report = evaluate_model(translator, test_sets, settings, **chosen, progress=sys.stderr.isatty())
+    chosen = {name: getattr(options, name) for name in ("pretokenized", "lowercase", "baseline", "output_dir")}
+    request, bar = given_fields(SearchRequest, options), sys.stderr.isatty()
+    report = evaluate_model(translator, test_sets, settings, request, **chosen, progress=bar)
     print_scores(report, options)
 
 

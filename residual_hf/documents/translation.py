@@ -63,30 +63,24 @@ def translate_document(
     if output.suffix.lower() != source.suffix.lower():
         raise InputError(f"--output: {output} given, must end in {source.suffix}, as the input does")
     options = CatalogueOptions(settings.fill, settings.mark_fuzzy)
-    made_with = {
-        **(made_with or {}),
-        "catalogue": [*options],
-        "source_lang": settings.source_lang,
-        "target_lang": settings.target_lang,
-    }
+    asked = {"source_lang": settings.source_lang, "target_lang": settings.target_lang}
+    made_with = {**(made_with or {}), "catalogue": [*options], **asked}
     file = ResumableFile(output, made_with, resume=resume, overwrite=overwrite, inputs=[source, *inputs])
     document = NumberedDocument(source, options)
     with file:
         done = len(document.blocks) - sum(1 for _ in file.remaining(map(json.dumps, document.blocks)))
         translator = load()
-        languages = [settings.source_lang, settings.target_lang]
-        translator.encode([""], *languages)  # refuses languages
+        translator.encode([""], *asked.values())  # refuses languages
         total = len(document.blocks)
         with tqdm(desc="translating", unit=" paragraphs", initial=done, total=total, disable=None) as bar:
             for start in range(done, total, share := max(1, settings.window // SHARE)):
                 window = document.blocks[start : start + share]
-                found = translate_blocks(
-                    translator, window, source_lang=settings.source_lang, target_lang=settings.target_lang
-                )
+                found = translate_blocks(translator, window, **asked)
                 file.append([*map(json.dumps, window)], "".join(f"{json.dumps(block)}\n" for block in found))
                 bar.update(len(window))
         known = languages_of(translator.model.config, translator.tokenizer)
-        languages = [code_given(chosen) if chosen else named for chosen, named in zip(languages, known, strict=True)]
+        pairs = zip(asked.values(), known, strict=True)
+        languages = [code_given(chosen) if chosen else named for chosen, named in pairs]
         file.finish(lambda lines, path: document.write(path, map(json.loads, lines), *languages))
 
 

@@ -19,6 +19,7 @@ from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.data.sample_checks import faults_of
 from residual_hf.data.text_files import iter_lines, one_line, uncompressed_name
 from residual_hf.data.tokenizer import reads_segmented_text
+from residual_hf.generation.generation_settings import SearchRequest
 from residual_hf.generation.long_text import LongLines
 from residual_hf.generation.stream import check_lengths
 from residual_hf.generation.translator import Translator
@@ -55,10 +56,8 @@ def evaluate_model(
     translator: Translator,
     test_sets: Sequence[ParallelCorpus],
     settings: EvaluationSettings,
+    request: SearchRequest,
     *,
-    source_lang: str | None = None,
-    target_lang: str | None = None,
-    long: str = "error",
     pretokenized: str | None = None,
     lowercase: bool = False,
     baseline: Translator | Sequence[str] | None = None,
@@ -71,16 +70,16 @@ def evaluate_model(
     for several test sets the means, and the report of each below `corpora`.
 
     Args:
-        source_lang, target_lang, long: as in `Translator.translate`.
+        request: its languages and its treatment of long sentences.
         pretokenized: "moses" if Moses has tokenized the test sets and what the model translates, see `Scorer`.
         baseline: another model, or its translations of all test sets in order, to compare with by paired bootstrap.
         output_dir: folder for `NAME.translations.txt` of each test set and `scores.json`, which also has the command,
             the search parameters, versions and device.
     """
     source, target = languages_of(translator.model.config, translator.tokenizer)
-    source, target = source_lang or source, target_lang or target
+    source, target = request.source_lang or source, request.target_lang or target
     corpora = [replace(corpus, source_lang=source, target_lang=target) for corpus in test_sets]
-    languages = {"source_lang": source_lang, "target_lang": target_lang}
+    languages, long = {"source_lang": request.source_lang, "target_lang": request.target_lang}, request.long
     options: dict[str, Any] = {**languages, "long": long, "progress": progress}
     scorers = make_scorers(corpora, pretokenized, settings, lowercase=lowercase)
     names = [next(iter(corpus.sha256), corpus.name) for corpus in corpora]  # the file of the sources

@@ -20,18 +20,19 @@ from residual_hf.checkpoint import move_to
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.shortlist import Shortlist
-from residual_hf.model.constraints import Phrase, tokens_of
+from residual_hf.model.constraints import LettersAdded, Phrase, tokens_of
 from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.fingerprint import unchanged
 from residual_hf.model.translation_inputs import position_limit, without_tag
 from residual_hf.native.support import missing_support
 
-from .generation_settings import DecodingSettings
+from .generation_settings import DecodingSettings, SearchRequest
 
 SCORED_TOGETHER = 16  # sequences whose logits are in memory at a time
 BEAMS_OF_LISTS = 5  # that take as much memory as the output weights of a sentence with a shortlist
 BATCHES_PER_THREAD, SMALL_BATCH = 8, 400
 """Several batches for each thread, so that all end at about the same time, but not of fewer source tokens."""
+ONE_TRANSLATION = SearchRequest()
 
 
 def translate_corpus(
@@ -47,21 +48,20 @@ def translate_corpus(
     into the language of each label.
     """
     ids: dict[int, list[int]] = {}
-    for rows, arguments in rows_by_tag(model, corpus):
-        arguments["shortlist"] = shortlist
-        found = search(model, [corpus.source(row) for row in rows], settings, shared=True, **arguments)
+    for rows, request in rows_by_tag(model, corpus):
+        found = search(model, [corpus.source(row) for row in rows], settings, request, shortlist=shortlist)
         ids |= {row: best.ids for row, (best,) in zip(rows, found, strict=True)}
     return to_text(tokenizer, [ids[row] for row in range(len(corpus))])
 
 
-def rows_by_tag(model: Any, corpus: EncodedCorpus) -> Iterator[tuple[list[int], dict[str, Any]]]:
-    """The rows of a corpus that are translated into one language, with the arguments of `search` for it."""
+def rows_by_tag(model: Any, corpus: EncodedCorpus) -> Iterator[tuple[list[int], SearchRequest]]:
+    """The rows of a corpus that are translated into one language, and the request that processes share for it."""
     tagged = model.config.language_tags == "target"
     by_tag: dict[int | None, list[int]] = {}
     for row in range(len(corpus)):
         by_tag.setdefault(int(corpus[row]["labels"][0]) if tagged else None, []).append(row)
     for tag, rows in by_tag.items():
-        yield rows, {"forced_bos_token_id": tag} if tagged else {}
+        yield rows, SearchRequest(generate_arguments={"forced_bos_token_id": tag} if tagged else {}, shared=True)
 
 
 def to_text(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
@@ -87,37 +87,28 @@ def search(
     model: Any,
     sources: Sequence[Sequence[int] | np.ndarray],
     settings: DecodingSettings | None = None,
-    *,
-    count: int = 1,
+    request: SearchRequest = ONE_TRANSLATION,
     shortlist: Shortlist | None = None,
     phrases: Sequence[Sequence[Phrase]] | None = None,
-    shared: bool = False,
-    progress: Callable[[int], Any] = lambda sources: None,
-    **options: Any,
+    letters_added: LettersAdded | None = None,
 ) -> list[list[Candidate]]:
-    """The `count` best candidates of each source, best first.
+    """The `request.num_return_sequences` best candidates of each source, best first.
 
     Args:
         sources: token ids of each sentence, ending in `</s>`, or frames (frames, bins) of each recording.
         shortlist: of the model, for `settings.shortlist`.
-        phrases: what the translation of each source must have, see `residual_hf.model.constraints`.
-        shared: the processes of a `torchrun` share the work. All call this function with the same arguments and get
-            the same result.
-        progress: called with the number of sources after each batch.
-        options: `scores`, whether they are wanted, and further arguments of `model.generate`.
+        phrases, letters_added: what the translation of each source must have, see `residual_hf.model.constraints`.
     """
     if not sources:
         return []
     settings = settings or DecodingSettings()
-    if settings.shortlist:
-        if shortlist is None:
-            raise InputError("shortlist: True given without the shortlist of the model")
-        options["shortlist"] = shortlist
-    index, processes = (PartialState().process_index, PartialState().num_processes) if shared else (0, 1)
+    if settings.shortlist and shortlist is None:
+        raise InputError("shortlist: True given without the shortlist of the model")
+    index, processes = (PartialState().process_index, PartialState().num_processes) if request.shared else (0, 1)
     lengths = [len(source) for source in sources]
-    threads = threads_of(model, **options)
+    threads = threads_of(model, request)
     listed = BEAMS_OF_LISTS if settings.shortlist else 1
-    budget = settings.max_tokens // max(settings.num_beams, count, listed)
+    budget = settings.max_tokens // max(settings.num_beams, request.num_return_sequences, listed)
     if threads > 1:
         work = sum(lengths) // processes
         budget = min(budget, max(work // (BATCHES_PER_THREAD * threads), SMALL_BATCH), -(-work // threads))
@@ -127,15 +118,15 @@ def search(
     found: dict[int, list[Candidate]] = {}
 
     def search_next(batch: list[int]) -> list[list[Candidate]]:
-        given = options if phrases is None else {**options, "phrases": [phrases[i] for i in batch]}
-        return search_batch(model, [sources[i] for i in batch], settings, count=count, **given)
+        wanted = None if phrases is None else [phrases[i] for i in batch]
+        return search_batch(model, [sources[i] for i in batch], settings, request, shortlist, wanted, letters_added)
 
     with unchanged(model), side_by_side(threads) as run:
-        own = batches[index::processes]
-        for batch, results in zip(own, run(search_next, own), strict=True):
+        share = batches[index::processes]
+        for batch, results in zip(share, run(search_next, share), strict=True):
             found |= zip(batch, results, strict=True)
-            progress(len(batch) * processes)
-    for part in gather_object([found]) if shared else []:
+            request.progress(len(batch) * processes)
+    for part in gather_object([found]) if request.shared else []:
         found |= part
     return [found[row] for row in range(len(sources))]
 
@@ -165,13 +156,13 @@ def check_shortlist_use(model: Any) -> None:
         raise InputError(f"shortlist: only with the native kernels: {reason}")
 
 
-def threads_of(model: Any, do_sample: bool = False, **options: Any) -> int:
+def threads_of(model: Any, request: SearchRequest) -> int:
     """How many batches to search at a time, each in a thread that computes alone.
 
     Threads that share the rows of one batch wait for the slowest at every step. Samples would depend on which thread
     draws first, and autocast does not reach other threads.
     """
-    apart = isinstance(model, FastGenerationMixin) and model.device.type == "cpu" and not do_sample
+    apart = isinstance(model, FastGenerationMixin) and model.device.type == "cpu" and not request.samples
     return torch.get_num_threads() if apart and not torch.is_autocast_enabled("cpu") else 1
 
 
@@ -195,12 +186,10 @@ def search_batch(
     model: Any,
     sources: Sequence[Sequence[int] | np.ndarray],
     settings: DecodingSettings,
-    *,
-    count: int = 1,
-    scores: bool = False,
-    shortlist: Shortlist | None = None,
-    phrases: Sequence[Sequence[Phrase]] | None = None,
-    **generate_arguments: Any,
+    request: SearchRequest,
+    shortlist: Shortlist | None,
+    phrases: Sequence[Sequence[Phrase]] | None,
+    letters_added: LettersAdded | None,
 ) -> list[list[Candidate]]:
     """As `search`, for one batch in this process."""
     config, generation = model.config, model.generation_config
@@ -213,16 +202,17 @@ def search_batch(
     if model.main_input_name == "input_features":
         mask = model.get_encoder().states_mask(mask)
     limits = [settings.length_limit(length, position_limit(config)) for length in mask.sum(1).tolist()]
-    arguments = settings.generate_arguments(max(limits)) | {"num_return_sequences": count} | generate_arguments
+    count = request.num_return_sequences
+    arguments = settings.generate_arguments(max(limits)) | {"num_return_sequences": count} | request.generate_arguments
     if isinstance(model, FastGenerationMixin):
         own = {"length_limits": torch.tensor(limits), "decoding_dtype": settings.dtype, "hypothesis_scores": True}
         arguments |= own
-    if shortlist is not None:
+    if settings.shortlist and shortlist is not None:
         needed = [tokens_of(own) for own in phrases or [[]] * len(sources)]
         lists = zip(sources, needed, strict=True)
         arguments["token_lists"] = [np.union1d(shortlist.tokens_for(source), tokens) for source, tokens in lists]
     if phrases is not None:
-        arguments["phrases"] = phrases
+        arguments |= {"phrases": phrases, "letters_added": letters_added}
     # each process has full weights and its own number of batches: synced_gpus=False
     try:
         output = model.generate(**inputs, **arguments, return_dict_in_generate=True, synced_gpus=False)
@@ -233,10 +223,10 @@ def search_batch(
     most = torch.tensor(limits, device=model.device).repeat_interleave(count).clamp(max=ended.shape[1])
     lengths = (ended.cumsum(1) == 0).sum(1).minimum(most)  # 0 of a model that is not finite, which writes nothing
     found = output.get("sequences_scores")
-    if scores and found is None:
+    if request.scores and found is None:
         generated, log_probs = (lengths + 1).minimum(most), output.get("log_probs")
         if log_probs is None:  # Transformers' loop: sampling, for example
-            first = generate_arguments.get("forced_bos_token_id", generation.forced_bos_token_id)
+            first = request.generate_arguments.get("forced_bos_token_id", generation.forced_bos_token_id)
             log_probs = sequence_log_probs(model, inputs, output.sequences, generated, forced=int(first is not None))
         found = log_probs / generated**settings.length_penalty
     values = [None] * len(lengths) if found is None else found.tolist()

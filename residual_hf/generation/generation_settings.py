@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from residual_hf.base.choices import DECODING_DTYPES
@@ -84,18 +84,55 @@ FILL = ("empty", "unreviewed", "all")
 
 
 @dataclass(frozen=True)
-class StreamSettings(InputSettings):
-    """What is written for each line."""
+class SearchRequest(InputSettings):
+    """What is asked for some sentences, from `Translator` and the server to `generate`.
+
+    Attributes:
+        long: `"split"` sentences at spaces, and join the translations; `"skip"`: their translation is empty.
+        scores, alignments: of hypotheses; alignments take another pass of the model.
+        generate_arguments: further arguments of `model.generate`.
+        shared: the processes of a `torchrun` share the work; all make the same calls and get the same results.
+        on_long: called with the position of each sentence that is too long, and the least number of its tokens.
+        progress: called after each batch with the number of sentences in it.
+    """
 
     source_lang: str | None = option(None, help="source language of a multilingual model")
     target_lang: str | None = option(None, help="target language of a multilingual model")
     num_return_sequences: int = option(
         1, minimum=1, help="translations per line, each on its own line, best first unless sampled"
     )
+    long: str = option(
+        "error", choices=LONG_TEXT, help="how to handle lines with more tokens than the model has positions"
+    )
     scores: bool = option(False, help="write the score and a tab before each translation")
     alignments: bool = option(
         False, help="write a tab and the word alignment after each translation, as pairs of numbers: `0-0 1-2`"
     )
+    generate_arguments: dict[str, Any] = field(default_factory=dict)
+    shared: bool = False
+    on_long: Callable[[int, int], Any] = field(default=lambda position, tokens: None, compare=False)
+    progress: Callable[[int], Any] = field(default=lambda sentences: None, compare=False)
+
+    @classmethod
+    def of(cls, **asked: Any) -> SearchRequest:
+        """A request by its fields and further arguments of `model.generate`."""
+        own = {each.name: asked.pop(each.name) for each in fields(cls) if each.name in asked}
+        return cls(**own, generate_arguments=asked)
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """The fields that results depend on and files can hold."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.metadata}
+
+    @property
+    def samples(self) -> bool:
+        return bool(self.generate_arguments.get("do_sample"))
+
+
+@dataclass(frozen=True)
+class StreamSettings(SearchRequest):
+    """What is asked for lines of text, and what is written for each."""
+
     word_scores: bool = option(False, help="write a tab and the probability of each word after each translation")
     flags: bool = option(
         False,
@@ -113,9 +150,6 @@ class StreamSettings(InputSettings):
         minimum=0,
         maximum=2**32 - 1,
         help="with `sample`: the same seed (default: 1) gives the same translations",
-    )
-    long: str = option(
-        "error", choices=LONG_TEXT, help="how to handle lines with more tokens than the model has positions"
     )
     split_sentences: bool = option(
         False,
@@ -137,7 +171,8 @@ class StreamSettings(InputSettings):
             self.require(self.sample or getattr(self, name) is None, name, "absent without `sample`")
 
     @property
-    def generate_arguments(self) -> dict[str, Any]:
+    def sampling(self) -> dict[str, Any]:
+        """Arguments of `model.generate` to sample."""
         if not self.sample:
             return {}
         return {"do_sample": True, "top_k": self.top_k or 0, "top_p": 1.0, "temperature": self.temperature or 1.0}

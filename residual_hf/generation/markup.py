@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ from residual_hf.model.alignment import Alignment, rewritten
 from residual_hf.model.placeholders import PLACEHOLDER
 from residual_hf.model.translation_inputs import has_letters, languages_of
 
+from .generation_settings import SearchRequest
 from .inline import Block, Content, plain_text, read_block, restored
 from .inline import Inline as Inline
 from .long_text import space_between, split_text
@@ -62,40 +64,37 @@ def translate_blocks(
     Args:
         source_lang, target_lang: languages, required by models of several.
     """
-    document = document_for(translator, blocks, source_lang, target_lang)
-    languages: dict[str, Any] = {"source_lang": source_lang, "target_lang": target_lang}
-    found = [best for (best,) in sentence_hypotheses(translator, document, scores=False, **languages)]
+    request = SearchRequest(source_lang, target_lang)
+    document = document_for(translator, blocks, request)
+    found = [best for (best,) in sentence_hypotheses(translator, document, request)]
     return document.join([best.text for best in found], [best.alignment for best in found])
 
 
-def sentence_hypotheses(
-    translator: Translator, document: Document, *, alignments: bool = False, **arguments: Any
-) -> list[list[Hypothesis]]:
-    """What `Translator.hypotheses` returns for the sentences of a document, with the alignments that `join` needs."""
+def sentence_hypotheses(translator: Translator, document: Document, request: SearchRequest) -> list[list[Hypothesis]]:
+    """What `Translator.answer` returns for the sentences of a document, with the alignments that `join` needs."""
     found: dict[int, list[Hypothesis]] = {}
     for aligned in (False, True):
-        rows = [row for row, needed in enumerate(document.aligned) if (needed or alignments) == aligned]
+        rows = [row for row, needed in enumerate(document.aligned) if (needed or request.alignments) == aligned]
         texts = [document.sentences[row] for row in rows]
-        found |= zip(rows, translator.hypotheses(texts, alignments=aligned, **arguments), strict=True)
+        found |= zip(rows, translator.answer(texts, replace(request, alignments=aligned)), strict=True)
     return [found[row] for row in range(len(found))]
 
 
 def paragraph_hypotheses(
-    translator: Translator, lines: Sequence[str], *, alignments: bool = False, **arguments: Any
+    translator: Translator, lines: Sequence[str], request: SearchRequest
 ) -> list[list[Hypothesis]]:
-    """What `Translator.hypotheses` returns, for lines that are split into sentences.
+    """What `Translator.answer` returns, for lines that are split into sentences.
 
     The k-th translation of a line has the k-th of each sentence, and the mean of their scores. What is between the
     sentences, such as numbers and the signs of lists, stays.
     """
-    languages = arguments.get("source_lang"), arguments.get("target_lang")
-    document = document_for(translator, [[line] for line in lines], *languages)
-    found = sentence_hypotheses(translator, document, alignments=alignments, **arguments)
-    ranks = zip(*found, strict=True) if found else [()] * arguments.get("count", 1)
+    document = document_for(translator, [[line] for line in lines], request)
+    found = sentence_hypotheses(translator, document, request)
+    ranks = zip(*found, strict=True) if found else [()] * request.num_return_sequences
     results: list[list[Hypothesis]] = [[] for _ in lines]
     for rank in ranks:
         given = [best.text for best in rank], [best.alignment for best in rank]
-        aligned: list[Any] = document.aligned_texts(*given) if alignments else []
+        aligned: list[Any] = document.aligned_texts(*given) if request.alignments else []
         texts = [found.target for found in aligned] or map(plain_text, document.join(*given))
         for result, text, parts in zip(results, texts, document.by_block(rank), strict=True):
             known = [best.score for best in parts if best.score is not None]
@@ -104,17 +103,15 @@ def paragraph_hypotheses(
     return results
 
 
-def document_for(
-    translator: Translator, blocks: Iterable[Block], source_lang: str | None = None, target_lang: str | None = None
-) -> Document:
+def document_for(translator: Translator, blocks: Iterable[Block], request: SearchRequest) -> Document:
     """Blocks whose sentences a translator can read."""
 
     @cache
     def fits(sentence: str) -> bool:
-        (ids,), _ = translator.encode([sentence], source_lang, target_lang)
+        (ids,), _ = translator.encode([sentence], request.source_lang, request.target_lang)
         return len(ids) <= min(LONGEST_SENTENCE, translator.inputs.positions or LONGEST_SENTENCE)
 
-    language = source_lang or languages_of(translator.model.config, translator.tokenizer)[0] or "en"
+    language = request.source_lang or languages_of(translator.model.config, translator.tokenizer)[0] or "en"
     return Document(blocks, language, fits)
 
 

@@ -38,9 +38,9 @@ def translate_corpus(
     """
     translator = Translator(model, tokenizer, settings, shortlist)
     texts: dict[int, str] = {}
-    for rows, arguments in rows_by_tag(model, corpus):
+    for rows, request in rows_by_tag(model, corpus):
         sources: list[Any] = [corpus.source(row) for row in rows]
-        found = translator.translate_encoded(sources, [sentences[row] for row in rows], shared=True, **arguments)
+        found = translator.translate_encoded(sources, [sentences[row] for row in rows], request)
         texts |= {row: best.text for row, (best,) in zip(rows, found, strict=True)}
     return [texts[row] for row in range(len(corpus))]
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from heapq import nlargest
 from itertools import islice
@@ -73,7 +73,7 @@ def translate_file(
         write: Callable[[Sequence[str], str], Any] = write_to_stdout
         done = 0
         if output is not None and is_first:
-            made_with = {**(made_with or {}), **asdict(replace(settings, long="error", window=1, review=0))}
+            made_with = {**(made_with or {}), **replace(settings, long="error", window=1, review=0).declared}
             kept = [source, *inputs]
             file = ResumableFile(output, made_with, resume=resume, overwrite=overwrite, inputs=kept)
             lines = stack.enter_context(file).remaining(lines)
@@ -126,15 +126,14 @@ def translate_stream(
     done, recover = start
     hidden = None if process.is_main_process and not recover else True  # None: without a terminal
     review = Review(settings.review, translator.glossary)
-    hypotheses = translator.hypotheses
+    answer = translator.answer
     if settings.split_sentences:
         with requires("documents"):
             from .markup import paragraph_hypotheses
-        hypotheses = partial(paragraph_hypotheses, translator)
-    options = {name: getattr(settings, name) for name in ("source_lang", "target_lang", "long")}
-    options |= {"count": settings.num_return_sequences, **settings.generate_arguments}
-    options |= {"scores": settings.scores or settings.review > 0}
-    options |= {"alignments": settings.alignments or settings.word_scores}
+        answer = partial(paragraph_hypotheses, translator)
+    request = replace(settings, generate_arguments=settings.sampling, shared=True)
+    aligned, scored = settings.alignments or settings.word_scores, settings.scores or settings.review > 0
+    request = replace(request, alignments=aligned, scores=scored)
     report = None if hidden or sys.stderr.isatty() else progress_lines()
     with tqdm(desc="translating", unit=" sentences", initial=done, total=total, disable=hidden) as bar:
         for window in shared_windows(lines, settings.window):
@@ -142,8 +141,8 @@ def translate_stream(
                 seed = 1 if settings.seed is None else settings.seed
                 torch.manual_seed(seed + done + (process.process_index << 32))
             try:
-                on_long = partial(long.add, done + 1)
-                found = hypotheses(window, shared=True, on_long=on_long, progress=bar.update, **options)
+                asked = replace(request, on_long=partial(long.add, done + 1), progress=bar.update)
+                found = answer(window, asked)
             except InputError as error:
                 if not recover:
                     raise

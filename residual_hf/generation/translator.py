@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +27,8 @@ from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs, languages_of
 
 from .decode import Candidate, check_shortlist_use, move_in_precision, search, to_text
-from .generation_settings import DecodingSettings
-from .long_text import LONG_TEXT, space_between, split_text
+from .generation_settings import DecodingSettings, SearchRequest
+from .long_text import space_between, split_text
 from .projection import Node, SentencePair, project
 
 logger = logging.getLogger(__name__)
@@ -152,9 +152,7 @@ class Translator:
         Args:
             num_return_sequences: number of different translations of a sentence.
             source_lang, target_lang: languages, required by models of several.
-            long: treatment of sentences with more tokens than the model has positions: `"error"`, `"truncate"`,
-                `"split"` (at spaces, and join the translations) or `"skip"` (their translation is empty).
-            on_long: called with the position of each sentence that is too long, and the least number of its tokens.
+            long, on_long: see `SearchRequest`.
             generate_arguments: further arguments of `model.generate`, such as `do_sample=True, top_k=10`.
 
         Returns:
@@ -168,95 +166,60 @@ class Translator:
         single = isinstance(sentences, str)
         sentences = [sentences] if isinstance(sentences, str) else list(sentences)
         with tqdm(desc="translating", unit=" sentences", total=len(sentences), disable=not progress) as bar:
-            found = self.hypotheses(
-                sentences,
-                num_return_sequences,
-                scores=False,
-                source_lang=source_lang,
-                target_lang=target_lang,
-                long=long,
-                on_long=on_long,
-                progress=bar.update,
-                **generate_arguments,
-            )
+            request = SearchRequest(source_lang, target_lang, num_return_sequences, long, on_long=on_long)
+            request = replace(request, generate_arguments=generate_arguments, progress=bar.update)
+            found = self.answer(sentences, request)
         results: list[Any] = [[hypothesis.text for hypothesis in best] for best in found]
         if num_return_sequences == 1:
             results = [text for (text,) in results]
         return results[0] if single else results
 
-    def hypotheses(
-        self,
-        sentences: Sequence[str],
-        count: int = 1,
-        *,
-        scores: bool = True,
-        alignments: bool = False,
-        shared: bool = False,
-        source_lang: str | None = None,
-        target_lang: str | None = None,
-        long: str = "error",
-        on_long: Callable[[int, int], Any] = lambda position, tokens: None,
-        progress: Callable[[int], Any] = lambda sentences: None,
-        **generate_arguments: Any,
-    ) -> list[list[Hypothesis]]:
+    def hypotheses(self, sentences: Sequence[str], count: int = 1, **asked: Any) -> list[list[Hypothesis]]:
         """The `count` best translations of each sentence with their scores, best first.
 
-        The beam size is at least `count`, or 1 for sampling. The score of a sentence that was split is the mean over
-        its parts. Other arguments and errors are those of `translate`.
-
-        Args:
-            alignments: also align each translation with its sentence; takes another pass of the model over both.
-            shared: the processes of a `torchrun` share the work; all make the same calls and get the same results.
-            progress: called after each batch with the number of sentences in it.
+        `asked`: fields of `SearchRequest`, and further arguments of `model.generate`. Errors are those of `translate`.
         """
-        if not (isinstance(count, int) and count >= 1):
-            raise InputError(refusal("num_return_sequences", count, "an integer >= 1"))
+        return self.answer(sentences, SearchRequest.of(num_return_sequences=count, **{"scores": True, **asked}))
+
+    def answer(self, sentences: Sequence[str], request: SearchRequest) -> list[list[Hypothesis]]:
+        """The translations of each sentence that a request asks for, best first.
+
+        The beam size is at least their number, or 1 for sampling. The score of a sentence that was split is the mean
+        over its parts.
+        """
         check_sentences(sentences)
-        if long not in LONG_TEXT:
-            raise InputError(refusal("long", long, f"one of {', '.join(map(repr, LONG_TEXT))}"))
-        encoded, arguments = self.encode(sentences, source_lang, target_lang)
+        languages = request.source_lang, request.target_lang
+        encoded, arguments = self.encode(sentences, *languages)
         limit = self.inputs.positions
         kept = list(map(self.inputs.kept, sentences))
         read = zip(sentences, encoded, kept, strict=True)
         parts = [[SentencePart(ids, text)] if same is None else [] for text, ids, same in read]
         for i, ids in enumerate(encoded):
             if limit is not None and parts[i] and len(ids) > limit:
-                on_long(i, len(ids))
-                if long == "error":
+                request.on_long(i, len(ids))
+                if request.long == "error":
                     raise InputError(
                         f"sentence {i + 1} has at least {len(ids)} tokens, but the model accepts at most {limit} "
                         "(max_position_embeddings); truncate, split or skip such sentences with the option long"
                     )
-                parts[i] = self._shortened(sentences[i], long, limit, source_lang, target_lang)
+                parts[i] = self._shortened(sentences[i], request.long, limit, *languages)
         flat = [part for row in parts for part in row]
-        arguments |= {"scores": scores, "shared": shared, "progress": progress, **generate_arguments}
-        texts = [part.ids for part in flat], [part.text for part in flat]
-        found = iter(self.translate_encoded(*texts, count, aligned=alignments, **arguments))
-        rows = zip(sentences, parts, kept, strict=True)
+        request = replace(request, generate_arguments=arguments | request.generate_arguments)
+        found = iter(self.translate_encoded([part.ids for part in flat], [part.text for part in flat], request))
+        rows, count = zip(sentences, parts, kept, strict=True), request.num_return_sequences
         return [joined(row, [next(found) for _ in row], count, text, same or "") for text, row, same in rows]
 
     def translate_encoded(
-        self,
-        sources: Sequence[Sequence[int]],
-        sentences: Sequence[str],
-        count: int = 1,
-        *,
-        aligned: bool = False,
-        **arguments: Any,
+        self, sources: Sequence[Sequence[int]], sentences: Sequence[str], request: SearchRequest
     ) -> list[list[Hypothesis]]:
-        """The `count` best translations of sentences that `encode` has encoded to `sources`, best first.
-
-        Args:
-            aligned: whether translations are aligned with their sentences.
-            arguments: of `decode.search`, among them those that `encode` returned.
-        """
-        found = self._search(sources, sentences, count, arguments)
+        """`answer` for sentences that `encode` has encoded to `sources`, with the arguments that it returned."""
+        found = self._search(sources, sentences, request)
         flat = [(row, candidate) for row, best in enumerate(found) for candidate in best]
         ids = [candidate.ids for _, candidate in flat]
         written = to_text(self.tokenizer, ids)
         restored = [self.inputs.restored(text, sentences[row]) for text, (row, _) in zip(written, flat, strict=True)]
         alignments: Sequence[Alignment | None] = [None] * len(flat)
-        if aligned:
+        if request.alignments:
             edited = [self.inputs.edited(sentences[row]) for row, _ in flat]
             read = [edit.text for edit in edited], written, [sources[row] for row, _ in flat]
             alignments = list(map(of_originals, align(self.model, self.tokenizer, *read, ids), edited, restored))
@@ -265,25 +228,24 @@ class Translator:
         return [[next(hypotheses) for _ in best] for best in found]
 
     def _search(
-        self, sources: Sequence[Sequence[int]], sentences: Sequence[str], count: int, arguments: dict[str, Any]
+        self, sources: Sequence[Sequence[int]], sentences: Sequence[str], request: SearchRequest
     ) -> list[list[Candidate]]:
         """The candidates of each source. Where one lacks terms, the search is repeated for those with all of them."""
-        beams = 1 if arguments.get("do_sample") else max(self.settings.num_beams, count)
-        settings = dataclasses.replace(self.settings, num_beams=beams)
-        arguments = {"count": count, "shortlist": self.shortlist, **arguments}
-        found = search(self.model, sources, settings, **arguments)
-        if not (self.constrained or self._keeps_placeholders) or arguments.get("do_sample"):
+        beams = 1 if request.samples else max(self.settings.num_beams, request.num_return_sequences)
+        settings = replace(self.settings, num_beams=beams)
+        found = search(self.model, sources, settings, request, self.shortlist)
+        if not (self.constrained or self._keeps_placeholders) or request.samples:
             return found
-        arguments.pop("progress", None)
+        request = replace(request, progress=lambda sentences: None)
         by_beams: dict[int, list[int]] = {}
         phrases = [self._phrases(*row) for row in zip(sentences, found, strict=True)]
         for row, own in enumerate(phrases):
             if own:
                 by_beams.setdefault(max(beams, beams_for(own)), []).append(row)
         for needed, rows in by_beams.items():
-            settings = dataclasses.replace(self.settings, num_beams=needed)
-            given = {"phrases": [phrases[row] for row in rows], "letters_added": self._letters_added, **arguments}
-            again = search(self.model, [sources[row] for row in rows], settings, **given)
+            settings = replace(self.settings, num_beams=needed)
+            texts, wanted = [sources[row] for row in rows], [phrases[row] for row in rows]
+            again = search(self.model, texts, settings, request, self.shortlist, wanted, self._letters_added)
             for row, best in zip(rows, again, strict=True):
                 lacks, lacked = (self._missing(sentences[row], each[0]) for each in (best, found[row]))
                 if lacks == 0 or lacks < lacked:  # else the search has found none of them

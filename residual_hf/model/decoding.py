@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from typing import Any
 
@@ -76,13 +77,35 @@ def register_kernels(pack: Callable[[Any, str | None], Any]) -> None:
     pack_for_kernels = pack
 
 
+@dataclass(frozen=True)
+class SearchOptions:
+    """Arguments of `generate` for the search.
+
+    Attributes:
+        length_limits: maximum number of new tokens of each sentence, (sentences,).
+        hypothesis_scores: with `return_dict_in_generate`, beam search gives `sequences_scores` also without
+            `output_scores`, and greedy search `log_probs`; ignored where Transformers' loop runs.
+        token_lists: for each sentence the ids of the only tokens that its translation may have, which includes those
+            that end it. Probabilities are among these. `ValueError` where the native kernels cannot search.
+        phrases: for each sentence what its translation must have: phrases, each a list of alternatives in token ids.
+            Beams should be at least `constraints.beams_for` them. `ValueError` where Transformers' loop runs.
+        letters_added: tells where words end, see `constraints.LettersAdded`: phrases are whole words then, with
+            endings of two letters at most.
+    """
+
+    length_limits: Tensor | None = None
+    hypothesis_scores: bool = False
+    token_lists: Sequence[Array] | None = None
+    phrases: Sequence[Sequence[Phrase]] | None = None
+    letters_added: LettersAdded | None = None
+
+
 class FastGenerationMixin(GenerationMixin):
     """`generate` with the results of `GenerationMixin`, several times as fast on a CPU.
 
     Greedy and beam search with the arguments and fields of `KNOWN` run in `search.py`. Everything else - streamers,
     processors and stopping criteria of the user, attention outputs, hooks, a replaced `forward`, other devices - runs
-    in Transformers, and so does every request with `fast_decoding=False`. Sampling runs there from
-    an encoder-decoder; a decoder alone samples in `search.py`, and its requests go there where it has native kernels.
+    in Transformers, as samples of an encoder-decoder do. A decoder alone uses `search.py` where it has native kernels.
     """
 
     def generate(
@@ -90,115 +113,125 @@ class FastGenerationMixin(GenerationMixin):
         inputs: Tensor | None = None,
         generation_config: Any = None,
         *,
-        length_limits: Tensor | None = None,
         decoding_dtype: str | None = None,
         fast_decoding: bool | None = None,
-        hypothesis_scores: bool = False,
-        token_lists: Sequence[Array] | None = None,
-        phrases: Sequence[Sequence[Phrase]] | None = None,
-        letters_added: LettersAdded | None = None,
         **kwargs: Any,
     ) -> Any:
         """As `GenerationMixin.generate`. Prepared weights are reused while a checksum over all of them is the same.
 
         With `return_dict_in_generate` the output has no cache, unless `use_cache=True` is given. Without a length, a
         translation has at most `max_length_a * source length + max_length_b` new tokens, if the generation config of
-        the model has these.
+        the model has these. The fields of `SearchOptions` are arguments too.
 
         Args:
-            length_limits: maximum number of new tokens of each sentence, (sentences,).
             decoding_dtype: "float32" (the same hypotheses), "bfloat16" or "int8" (faster, nearly the same) in the
                 native kernels; ignored where Transformers' loop runs. Default: `generation_config.decoding_dtype`.
             fast_decoding: False: Transformers' loop runs. Default: `generation_config.fast_decoding`.
-            hypothesis_scores: with `return_dict_in_generate`, beam search gives `sequences_scores` also without
-                `output_scores`, and greedy search `log_probs`; ignored where Transformers' loop runs.
-            token_lists: for each sentence the ids of the only tokens that its translation may have, which includes
-                those that end it. Probabilities are among these. `ValueError` where the native kernels cannot search.
-            phrases: for each sentence what its translation must have: phrases, each a list of alternatives in token
-                ids. Beams should be at least `constraints.beams_for` them. `ValueError` where Transformers' loop runs.
-            letters_added: tells where words end, see `constraints.LettersAdded`: phrases are whole words then, with
-                endings of two letters at most.
         """
-        kwargs = {"inputs": inputs, "generation_config": generation_config, **kwargs}
+        options = SearchOptions(**{each.name: kwargs.pop(each.name, each.default) for each in fields(SearchOptions)})
+        kwargs = {"inputs": inputs, "generation_config": copy.deepcopy(generation_config), **kwargs}
+        self._complete_source(kwargs)
+        request = self._request({**kwargs, "decoding_dtype": decoding_dtype, "fast_decoding": fast_decoding})
+        options = self._with_limits(options, request, kwargs)
+        pack = cache(lambda: pack_for_kernels(self, request.get("decoding_dtype")))
+        if self._can_search(options, request, kwargs, pack):
+            return super().generate(**self._prepared(options, kwargs, pack))
+        if options.length_limits is not None:
+            criteria = [*(kwargs.get("stopping_criteria") or ()), OwnLength(options.length_limits)]
+            kwargs["stopping_criteria"] = StoppingCriteriaList(criteria)
+        return super().generate(**kwargs)
+
+    def _source(self, kwargs: dict[str, Any]) -> Tensor | None:
+        return kwargs.get(self.main_input_name, kwargs["inputs"])
+
+    def _complete_source(self, kwargs: dict[str, Any]) -> None:
+        """Check the source of an encoder-decoder, and add its mask to the arguments of `generate`."""
         kwargs.pop("labels", None)  # of `Seq2SeqTrainer`, and never read
-        tokens, is_alone = kwargs.get(self.main_input_name, inputs), not self.config.is_encoder_decoder
-        if not is_alone and tokens is not None and kwargs.get("encoder_outputs") is None:
-            check_source(self.main_input_name, tokens, kwargs.get("attention_mask"))
+        source, states = self._source(kwargs), kwargs.get("encoder_outputs")
+        if self.config.is_encoder_decoder and source is not None and states is None:
+            check_source(self.main_input_name, source, kwargs.get("attention_mask"))
             if kwargs.get("attention_mask") is None:
-                kwargs["attention_mask"] = self.get_encoder().inputs_mask(tokens)
-        if isinstance(kwargs.get("encoder_outputs"), (tuple, list)):
-            kwargs["encoder_outputs"] = BaseModelOutput(*kwargs["encoder_outputs"])
-        if length_limits is not None and (length_limits < 1).any():
-            raise ValueError(f"length_limits: {int(length_limits.min())} given, must be at least 1")
-        if own_rule := has_length_rule(self.generation_config):
+                kwargs["attention_mask"] = self.get_encoder().inputs_mask(source)
+        if isinstance(states, (tuple, list)):
+            kwargs["encoder_outputs"] = BaseModelOutput(*states)
+
+    def _request(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What is asked: the arguments, before the fields of their generation config, before those of the model's."""
+        if has_length_rule(self.generation_config):
             self.generation_config.max_length = None  # the default of Transformers, which `Seq2SeqTrainer` enters
-        config = vars(generation_config) if generation_config is not None else {}
-        if generation_config is not None and has_length_rule(generation_config):
-            config = {**config, "max_length": None}
-        if own_rule and not is_alone and not {"max_length", "max_new_tokens"} & {*given(config), *given(kwargs)}:
-            limits = self._own_limits(kwargs, config)
-            if limits is not None:
-                length_limits = limits if length_limits is None else length_limits
-                length = {"max_new_tokens": int(length_limits.max())}
-                if generation_config is None:
-                    kwargs |= length
-                else:
-                    kwargs["generation_config"] = generation_config = copy.deepcopy(generation_config)
-                    vars(generation_config).update(length, max_length=None)
-        asked = given({**kwargs, "fast_decoding": fast_decoding})
-        request = {**vars(self.generation_config), **given(config), **asked}
+        config = kwargs["generation_config"]
+        own = {} if config is None else given(vars(config))
+        if config is not None and has_length_rule(config):
+            own.pop("max_length", None)
+        request = {**vars(self.generation_config), **own, **given(kwargs)}
         beams = request.get("num_beams")
         if beams is not None and beams < 1:
             raise ValueError(f"num_beams: {beams} given, must be at least 1")
-        known = is_known(request, KNOWN | SAMPLING if is_alone and samples(request) else KNOWN)
-        dtype = decoding_dtype or request.get("decoding_dtype")
-        pack = cache(lambda: pack_for_kernels(self, dtype))
-        is_ours = known and not wants_cache(kwargs, request) and self._computes_as_defined()
-        if token_lists is not None and (is_alone or not is_ours or pack() is None):
-            raise ValueError(NO_LISTS)
-        if phrases is not None and (is_alone or not is_ours or beams in (None, 1)):
-            raise ValueError(NO_PHRASES)
-        if not is_ours or (is_alone and (not self._is_prompt(tokens, kwargs.get("attention_mask")) or pack() is None)):
-            if length_limits is not None:
-                criteria = [*(kwargs.get("stopping_criteria") or ()), OwnLength(length_limits)]
-                kwargs["stopping_criteria"] = StoppingCriteriaList(criteria)
-            return super().generate(**kwargs)
-        encoded = {} if is_alone else self._encode(tokens, kwargs, pack)
-        if kwargs.get("encoder_outputs") is not None:  # Transformers repeats its states for the beams in place
-            encoded = {"encoder_outputs": copy.copy(kwargs["encoder_outputs"])}
-        own: dict[str, Any] = {"length_limits": length_limits, "token_lists": token_lists, "phrases": phrases}
-        own |= {"letters_added": letters_added, "hypothesis_scores": hypothesis_scores}
-        search = partial(decode, pack=pack, **own)
+        return request
 
-        def loop(*arguments: Any, **prepared: Any) -> Any:  # whose signature Transformers reads fast
-            return search(*arguments, **prepared)
+    def _with_limits(self, options: SearchOptions, request: dict[str, Any], kwargs: dict[str, Any]) -> SearchOptions:
+        """Options with the limits by the rule of the generation config, if no length is asked for. Adds the longest to
+        the arguments of `generate`."""
+        limits = options.length_limits
+        if limits is not None and (limits < 1).any():
+            raise ValueError(f"length_limits: {int(limits.min())} given, must be at least 1")
+        has_length = {"max_length", "max_new_tokens"} & given(request).keys()
+        if has_length or not self.config.is_encoder_decoder or not has_length_rule(self.generation_config):
+            return options
+        if (found := self._own_limits(request)) is None:
+            return options
+        limits = found if limits is None else limits
+        own_fields(kwargs).update(max_new_tokens=int(limits.max()), max_length=None)
+        return replace(options, length_limits=limits)
 
-        return super().generate(**{**kwargs, **encoded, **without_cache(generation_config), "custom_generate": loop})
-
-    def _own_limits(self, kwargs: dict[str, Any], config: dict[str, Any]) -> Tensor | None:
+    def _own_limits(self, request: dict[str, Any]) -> Tensor | None:
         """New tokens of each sentence at most by the rule of the generation config; None without a source."""
-        states, mask = kwargs.get("encoder_outputs"), kwargs.get("attention_mask")
-        embeddings = kwargs.get("inputs_embeds") if states is None else states[0]
+        states, mask = request.get("encoder_outputs"), request.get("attention_mask")
+        embeddings = request.get("inputs_embeds") if states is None else states[0]
         if mask is not None:
             lengths = self.get_encoder().states_mask(mask).sum(1).tolist()
         elif embeddings is not None:
             lengths = [embeddings.shape[1]] * embeddings.shape[0]
         else:
             return None
-        own = {**vars(self.generation_config), **given(config), **given(kwargs)}
-        rule = position_limit(self.config), own["max_length_a"], own["max_length_b"]
-        prompt = kwargs.get("decoder_input_ids")
+        rule = position_limit(self.config), request["max_length_a"], request["max_length_b"]
+        prompt = request.get("decoder_input_ids")
         given_tokens = 1 if prompt is None else prompt.shape[1]
         return torch.tensor([length_limit(length, *rule, prompt=given_tokens) for length in lengths], device="cpu")
 
-    def _encode(self, tokens: Tensor | None, kwargs: dict[str, Any], pack: Callable[[], Any]) -> dict[str, Any]:
-        """`encoder_outputs` from the native kernels, where they compute what the encoder does."""
-        if tokens is None or kwargs.get("encoder_outputs") is not None or (packed := pack()) is None:
+    def _can_search(
+        self, options: SearchOptions, request: dict[str, Any], kwargs: dict[str, Any], pack: Callable[[], Any]
+    ) -> bool:
+        """Whether the search can do what is asked. Raises `ValueError` if only the search could, and cannot."""
+        is_alone, has_beams = not self.config.is_encoder_decoder, request.get("num_beams") not in (None, 1)
+        known = KNOWN | SAMPLING if is_alone and request.get("do_sample") and not has_beams else KNOWN
+        can = is_known(request, known) and not wants_cache(kwargs, request) and self._computes_as_defined()
+        if options.token_lists is not None and (is_alone or not can or pack() is None):
+            raise ValueError(NO_LISTS)
+        if options.phrases is not None and (is_alone or not can or not has_beams):
+            raise ValueError(NO_PHRASES)
+        if not can or not is_alone:
+            return can
+        return self._is_prompt(self._source(kwargs), kwargs.get("attention_mask")) and pack() is not None
+
+    def _prepared(self, options: SearchOptions, kwargs: dict[str, Any], pack: Callable[[], Any]) -> dict[str, Any]:
+        """The arguments with which Transformers calls the search."""
+
+        def loop(*arguments: Any, **prepared: Any) -> Any:  # whose signature Transformers reads fast
+            return decode(*arguments, options=options, pack=pack, **prepared)
+
+        own_fields(kwargs)["use_cache"] = False  # the loop has a cache of its own
+        return {**kwargs, **self._encoded(kwargs, pack), "custom_generate": loop}
+
+    def _encoded(self, kwargs: dict[str, Any], pack: Callable[[], Any]) -> dict[str, Any]:
+        """The `encoder_outputs` that are given, or those of the kernels, where they compute what the encoder does."""
+        source, states = self._source(kwargs), kwargs.get("encoder_outputs")
+        if states is not None:  # Transformers repeats its states for the beams in place
+            return {"encoder_outputs": copy.copy(states)}
+        if source is None or not self.config.is_encoder_decoder or (packed := pack()) is None:
             return {}
-        if has_other_branches(self.get_encoder()):
-            return {}
-        states = packed.encode(tokens, kwargs["attention_mask"])
-        return {} if states is None else {"encoder_outputs": BaseModelOutput(states)}
+        found = None if has_other_branches(self.get_encoder()) else packed.encode(source, kwargs["attention_mask"])
+        return {} if found is None else {"encoder_outputs": BaseModelOutput(found)}
 
     def _is_prompt(self, tokens: Tensor | None, mask: Tensor | None) -> bool:
         """Whether padding, if any, is before the prompts (batch, length), so that all end with a token."""
@@ -243,6 +276,12 @@ def check_source(name: str, source: Tensor, mask: Tensor | None) -> None:
         raise ValueError(f"attention_mask: shape {tuple(mask.shape)} given, but {name} has {tuple(source.shape)}")
 
 
+def own_fields(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Where to set what `generate` decides: in its generation config, or if there is none, in its arguments."""
+    config = kwargs["generation_config"]
+    return kwargs if config is None else vars(config)
+
+
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
     """What is not None of arguments or fields."""
     return {name: value for name, value in values.items() if value is not None}
@@ -256,12 +295,7 @@ def defaults() -> dict[str, Any]:
     return given(vars(config)) | given(general)
 
 
-def samples(request: dict[str, Any]) -> bool:
-    """Whether a request is for samples without a beam search."""
-    return bool(request.get("do_sample")) and request.get("num_beams") in (None, 1)
-
-
-def is_known(request: dict[str, Any], known: set[str] = KNOWN) -> bool:
+def is_known(request: dict[str, Any], known: set[str]) -> bool:
     """Whether the search can do what a request says: arguments, and fields of the generation config."""
     mask, off = request.get("attention_mask"), (bool, int, float, str)
     return (
@@ -307,15 +341,6 @@ def has_other_branches(stack: Any) -> bool:
     )
 
 
-def without_cache(generation_config: Any) -> dict[str, Any]:
-    """Arguments with which Transformers does not make a cache: the loop has its own."""
-    if generation_config is None:
-        return {"use_cache": False}
-    generation_config = copy.deepcopy(generation_config)
-    generation_config.use_cache = False
-    return {"generation_config": generation_config}
-
-
 def is_changed(module: nn.Module) -> bool:
     """Whether hooks, or a `forward` of its own, give a module other results than its class has."""
     attributes = vars(module)
@@ -337,12 +362,8 @@ def decode(
     stopping_criteria: Any,
     generation_config: Any,
     *,
-    length_limits: Tensor | None = None,
+    options: SearchOptions,
     pack: Callable[[], Any],
-    hypothesis_scores: bool,
-    token_lists: Sequence[Array] | None = None,
-    phrases: Sequence[Sequence[Phrase]] | None = None,
-    letters_added: LettersAdded | None = None,
     **model_kwargs: Any,
 ) -> Any:
     """The decoding loop that `generate` calls with prepared arguments.
@@ -352,12 +373,12 @@ def decode(
     """
     beams = generation_config.num_beams
     prompt = input_ids[::beams]
-    settings = search_settings(generation_config, prompt, logits_processor, length_limits)
+    settings = search_settings(generation_config, prompt, logits_processor, options.length_limits)
     settings.prompt_is_read = not model.config.is_encoder_decoder
-    decoder = begin(model, prompt, settings, pack(), model_kwargs, token_lists)
+    decoder = begin(model, prompt, settings, pack(), model_kwargs, options.token_lists)
     search = beam_search if beams > 1 else greedy_search
-    if phrases is not None:
-        progress = first_progress(phrases, len(prompt), letters_added)
+    if options.phrases is not None:
+        progress = first_progress(options.phrases, len(prompt), options.letters_added)
         search = partial(beam_search, search=ConstrainedSearch(prompt, settings, progress))
     result = search(decoder, prompt, settings)
     if not generation_config.return_dict_in_generate:
@@ -366,12 +387,12 @@ def decode(
     greedy, with_beams = OUTPUTS[model.config.is_encoder_decoder]
     if beams == 1:
         output = greedy(sequences=result.sequences, scores=scores)
-        if hypothesis_scores:
+        if options.hypothesis_scores:
             output["log_probs"] = result.log_probs
         return output
     return with_beams(
         sequences=result.sequences,
-        sequences_scores=result.sequences_scores if scores is not None or hypothesis_scores else None,
+        sequences_scores=result.sequences_scores if scores is not None or options.hypothesis_scores else None,
         scores=scores,
         beam_indices=result.beam_indices,
     )

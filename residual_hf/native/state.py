@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ctypes import POINTER, addressof, byref, c_char, c_void_p, cast, pointer
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +18,6 @@ from .batch import ROWS_PER_THREAD, Sentences
 from .listed_tokens import ListedTokens
 from .structures import Memory, Step
 
-if TYPE_CHECKING:
-    from .decoder import NativeDecoder
-
 FIRST_STEPS = 64  # for which the cache has room from the start
 
 
@@ -31,6 +28,7 @@ class DecoderState:
     sentence, so that reordering beams and dropping sentences moves indices only.
 
     Args:
+        decoder: a `NativeDecoder`.
         sentences: the sources, or of a decoder alone the tokens that it has read.
         beams: rows per sentence at most.
         cross_cache: keys and values of the sources, (layers, source tokens, 2 * attention_width), if there are any.
@@ -40,7 +38,7 @@ class DecoderState:
 
     def __init__(
         self,
-        decoder: NativeDecoder,
+        decoder: Any,
         sentences: Sentences,
         beams: int,
         max_length: int,

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -92,7 +92,7 @@ def distill(
     held_out = {split: [read_parallel(spec) for spec in getattr(recipe.data, split) or ()] for split in splits}
     segmented = recipe.tokenizer.kind == "pretokenized"
     values, load_teacher = recipe.as_dict(), cache(partial(with_subwords, load_teacher))
-    made_with = {**asdict(settings), **(made_with or {}), "closest": closest, "data": values["data"]}
+    made_with = {**settings.declared, **(made_with or {}), "closest": closest, "data": values["data"]}
     if resume:
         check_made_with(folder, made_with)
     else:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from residual_hf.generation.checks import suspicions
+from residual_hf.generation.generation_settings import SearchRequest
 from residual_hf.generation.markup import LONGEST_SENTENCE
 from residual_hf.generation.translator import Hypothesis, Translator
 from residual_hf.model.fingerprint import unchanged
@@ -39,18 +40,14 @@ class ClosingError(Exception):
 
 @dataclass(eq=False)
 class Request:
-    """Texts to translate, HTML with `markup`. `future` gives a `Translation` of each.
+    """Texts to translate. `future` gives a `Translation` of each.
 
     If there are `sentences`, each with whether it needs its alignment, it gives what is `Found` for each of them.
     `translator`: in the place of that of the languages.
     """
 
-    texts: Sequence[str]
-    source: str
+    given: Texts
     target: str
-    markup: bool = False
-    alternatives: int = 0
-    alignments: bool = False
     sentences: Sequence[tuple[str, bool]] = ()
     translator: Translator | None = None
     future: Future[list[Any]] = field(default_factory=Future, init=False)
@@ -62,9 +59,7 @@ class _Search(NamedTuple):
     """What sentences of one batch have in common."""
 
     translator: Translator
-    arguments: dict[str, Any]
-    hypotheses: int
-    aligned: bool
+    request: SearchRequest
     again: bool = False
 
 
@@ -193,7 +188,7 @@ class Batcher:
         @cache
         def encoded(sentence: str) -> tuple[list[int], dict[str, Any]]:
             with self._encoding:
-                (ids,), arguments = translator.encode([sentence], request.source, request.target)
+                (ids,), arguments = translator.encode([sentence], request.given.source, request.target)
             return ids, arguments
 
         return encoded
@@ -205,21 +200,21 @@ class Batcher:
         return lambda sentence: len(sentence) <= SHORT_TEXT and len(encoded(sentence)[0]) <= longest
 
     def translator_of(self, request: Request) -> Translator:
-        return request.translator or self.translators[request.source, request.target]
+        return request.translator or self.translators[request.given.source, request.target]
 
     def _prepare(self, request: Request) -> None:
         translator = self.translator_of(request)
         encoded, sentences = self.encoder(request), request.sentences
         if not sentences:
-            given = Texts(
-                request.texts, request.source, request.markup, request.alternatives, alignments=request.alignments
-            )
-            request.layout = TextLayout(given, self.fits(request, encoded))
+            request.layout = TextLayout(request.given, self.fits(request, encoded))
             sentences = request.layout.sentences
         for text, aligned in sentences:
             ids, arguments = encoded(text)
-            search = _Search(translator, arguments, 1 + request.alternatives, aligned)
-            request.parts.append(_Sentence(request, text, ids, search))
+            count = 1 + request.given.alternatives
+            asked = SearchRequest(
+                num_return_sequences=count, scores=True, alignments=aligned, generate_arguments=arguments
+            )
+            request.parts.append(_Sentence(request, text, ids, _Search(translator, asked)))
         self._waiting += request.parts
         _finish(request)  # if there is nothing to translate in it
 
@@ -230,7 +225,7 @@ class Batcher:
             return []
         oldest = self._waiting[0]
         settings = oldest.search.translator.settings
-        budget = settings.max_tokens // max(settings.num_beams, oldest.search.hypotheses)
+        budget = settings.max_tokens // max(settings.num_beams, oldest.search.request.num_return_sequences)
         similar = [sentence for sentence in self._waiting if sentence.search == oldest.search]
         similar.sort(key=lambda sentence: abs(len(sentence.ids) - len(oldest.ids)))
         widths = accumulate((len(sentence.ids) for sentence in similar), max)
@@ -245,13 +240,10 @@ class Batcher:
         if not batch:
             return
         search, sources = batch[0].search, ([sentence.ids for sentence in batch], [each.text for each in batch])
-        arguments = search.arguments | ({"no_repeat_ngram_size": 4} if search.again else {})
-        if search.aligned:
-            arguments["aligned"] = True
         self.metrics.batch_sentences.observe(len(batch))
         try:
             with self.metrics.batch_seconds.time():
-                found = search.translator.translate_encoded(*sources, search.hypotheses, scores=True, **arguments)
+                found = search.translator.translate_encoded(*sources, search.request)
             for sentence, hypotheses in zip(batch, found, strict=True):
                 self._take(sentence, hypotheses)
         except BaseException as error:
@@ -270,11 +262,14 @@ class Batcher:
         serious = found[0][0] & SEARCHED_AGAIN
         if serious and not search.again:
             sentence.flags = serious
-            sentence.search = search._replace(hypotheses=max(search.hypotheses, SECOND_SEARCH), again=True)
+            count = max(search.request.num_return_sequences, SECOND_SEARCH)
+            arguments = search.request.generate_arguments | {"no_repeat_ngram_size": 4}
+            request = replace(search.request, num_return_sequences=count, generate_arguments=arguments)
+            sentence.search = _Search(search.translator, request, again=True)
             self._waiting.append(sentence)
             return
         usual = [(flags, hypothesis) for flags, hypothesis in found if not flags & SEARCHED_AGAIN]
-        chosen = (usual if search.again and usual else found)[: 1 + sentence.request.alternatives]
+        chosen = (usual if search.again and usual else found)[: 1 + sentence.request.given.alternatives]
         sentence.hypotheses = [hypothesis for _, hypothesis in chosen]
         sentence.flags |= chosen[0][0]
         for flag in sentence.flags:

@@ -92,13 +92,12 @@ class Translations:
         for source, target in pairwise(route):
             alternatives = body.alternatives if target == route[-1] else 0
             translator = self._with_terms(source, target, body.glossary)
-            asked = body.format == "html", alternatives, body.alignments
-            job = Job(texts, source, target, *asked, translator=translator)
+            given = Texts(texts, source, body.format == "html", alternatives, body.alignments)
+            job = Job(given, target, translator=translator)
             sizes = list(map(len, texts))
             if max(sizes) <= SHORT_TEXT and sum(sizes) <= SHORT_TEXTS:
                 found = await self._translated(job, request)
             else:
-                given = Texts(texts, source, *asked)
                 layout = self._layout(TextLayout, given, request, job)
                 async with self._place_in_turn(request), layout as (sentences, join):
                     found = await join(await self._in_shares(job, sentences, request))
@@ -116,7 +115,7 @@ class Translations:
         for source, target in pairwise(route):
             is_last = target == route[-1]
             file = replace(file, output=output if is_last else between, source=source, target=target)
-            job = Job([], source, target, translator=self._with_terms(source, target, glossary))
+            job = Job(Texts([], source), target, translator=self._with_terms(source, target, glossary))
             async with self._layout(FileLayout, file, request, job) as (sentences, join):
                 await join(await self._in_shares(job, sentences, request, progress))
             file.path.unlink()
@@ -168,7 +167,7 @@ class Translations:
         """The translations of sentences, between those of other requests."""
         found: list[Found] = []
         for start in range(0, len(sentences), SHARE):
-            share = replace(job, texts=(), sentences=sentences[start : start + SHARE])
+            share = replace(job, sentences=sentences[start : start + SHARE])
             found += await self._translated(share, request, patient=start > 0)
             progress()
         return found

@@ -14,7 +14,7 @@ pytest.importorskip("sentencex", reason="needs the extra 'serve'")
 
 from residual_hf.documents.literal_text import marked_block, spelled
 from residual_hf.generation import markup
-from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.generation_settings import DecodingSettings, SearchRequest
 from residual_hf.generation.html_text import BOUNDARIES, DEEPEST, VOID, HTMLText, visible_text
 from residual_hf.generation.inline import read_block, restored
 from residual_hf.generation.markup import Document, Inline, paragraph_hypotheses, translate_blocks
@@ -416,13 +416,13 @@ def test_blocks_of_any_format_are_translated_as_units(monkeypatch):
     model.generation_config.no_repeat_ngram_size = 3  # random weights repeat themselves
     translator = Translator(model, tokenizer, DecodingSettings(num_beams=2, max_length_a=1, max_length_b=5))
     words, calls, run = SENTENCES[0].split(), [], object()
-    hypotheses = translator.hypotheses
+    answer = translator.answer
 
-    def recorded(sentences, **options):
-        calls.append((sentences, options["alignments"]))
-        return hypotheses(sentences, **options)
+    def recorded(sentences, request):
+        calls.append((sentences, request.alignments))
+        return answer(sentences, request)
 
-    monkeypatch.setattr(translator, "hypotheses", recorded)
+    monkeypatch.setattr(translator, "answer", recorded)
     marked = [" ".join(words[:2]) + " ", Inline(run, [" ".join(words[2:4])]), " " + " ".join(words[4:])]
     found = translate_blocks(translator, [marked, [SENTENCES[1]], [], ["12 ", Inline("img")]], target_lang=None)
     assert calls == [([SENTENCES[1]], False), ([SENTENCES[0]], True)]
@@ -438,19 +438,22 @@ class Writer:
 
     written = {"Mail an a@b.de jetzt.": ("Now mail c@d.org", "0-1 2-2 3-0"), "Danke.": ("Thanks.", "0-0")}
 
-    def hypotheses(self, sentences, *, alignments, **options):
+    def answer(self, sentences, request):
         pairs = [(sentence, *self.written[sentence]) for sentence in sentences]
         return [
-            [Hypothesis(text, 0.0, aligned(old, text, links) if alignments else None)] for old, text, links in pairs
+            [Hypothesis(text, 0.0, aligned(old, text, links) if request.alignments else None)]
+            for old, text, links in pairs
         ]
 
 
 @pytest.mark.parametrize("alignments", [False, True])
 def test_an_address_in_a_line_takes_the_place_of_its_translation(monkeypatch, alignments):
     monkeypatch.setattr(
-        markup, "document_for", lambda translator, blocks, *languages: Document(blocks, "de", lambda sentence: True)
+        markup, "document_for", lambda translator, blocks, request: Document(blocks, "de", lambda sentence: True)
     )
-    ((found,),) = paragraph_hypotheses(Writer(), ["Mail an a@b.de jetzt. Danke."], alignments=alignments)
+    ((found,),) = paragraph_hypotheses(
+        Writer(), ["Mail an a@b.de jetzt. Danke."], SearchRequest(alignments=alignments)
+    )
     assert found.text == "Now mail a@b.de Thanks."
     if alignments:
         assert found.alignment.target == found.text and len(found.alignment.word_scores) == 4

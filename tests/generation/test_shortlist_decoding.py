@@ -18,7 +18,7 @@ from residual_hf.checkpoint import save_checkpoint, validate_model_folder
 from residual_hf.data.shortlist import Shortlist
 from residual_hf.generation import decode
 from residual_hf.generation.decode import search
-from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.generation_settings import DecodingSettings, SearchRequest
 from residual_hf.generation.translator import Translator
 
 VOCABULARY, END = 1300, 2  # more tokens than the kernels compute at a time
@@ -74,7 +74,7 @@ def test_decodes_as_with_all_other_tokens_impossible(isa, model, sources, expect
 @needs_kernels
 @pytest.mark.parametrize("dtype", DECODING_DTYPES)
 def test_a_sentence_has_the_same_result_in_any_batch(dtype, model, sources):
-    options = {"shortlist": random_shortlist(), "scores": True}
+    options = {"shortlist": random_shortlist(), "request": SearchRequest(scores=True)}
     for beams in (1, 4):
         chosen = settings(beams, shortlist=True, dtype=dtype)
         together = search(model, sources, chosen, **options)
@@ -99,8 +99,10 @@ def test_rows_of_a_sentence_may_be_in_two_threads(model, sources):
 def test_processors_see_the_tokens_of_the_list(model, sources):
     shortlist, chosen = random_shortlist(), settings(3, shortlist=True)
     (plain,), *_ = search(model, sources, chosen, shortlist=shortlist)
-    (other,), *_ = search(model, sources, chosen, shortlist=shortlist, suppress_tokens=[plain.ids[0]])
-    (tagged,), *_ = search(model, sources, chosen, shortlist=shortlist, forced_bos_token_id=77)
+    (other,), *_ = search(
+        model, sources, chosen, SearchRequest.of(suppress_tokens=[plain.ids[0]]), shortlist=shortlist
+    )
+    (tagged,), *_ = search(model, sources, chosen, SearchRequest.of(forced_bos_token_id=77), shortlist=shortlist)
     assert plain.ids[0] not in other.ids and set(other.ids) <= set(shortlist.tokens_for(sources[0]))
     assert tagged.ids[0] == 77 and set(tagged.ids[1:]) <= set(shortlist.tokens_for(sources[0]))
 
@@ -110,7 +112,9 @@ def test_what_cannot_keep_to_a_list_is_refused(model, sources):
     with pytest.raises(InputError, match="shortlist: True given without"):
         search(model, sources, settings(1, shortlist=True))
     with pytest.raises(InputError, match="only greedy and beam search"):
-        search(model, sources, settings(1, shortlist=True), shortlist=random_shortlist(), do_sample=True)
+        search(
+            model, sources, settings(1, shortlist=True), SearchRequest.of(do_sample=True), shortlist=random_shortlist()
+        )
 
 
 @needs_kernels

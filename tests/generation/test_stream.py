@@ -110,16 +110,16 @@ def test_a_named_pipe_is_read_once(translate, source, expected, tmp_path):
 
 
 def test_output_grows_and_an_interrupted_one_is_continued(translate, source, expected, tmp_path, monkeypatch):
-    hypotheses, calls, output = Translator.hypotheses, [], tmp_path / "out"
+    answer, calls, output = Translator.answer, [], tmp_path / "out"
 
-    def interrupt(self, sentences, *arguments, **options):
+    def interrupt(self, sentences, request):
         calls.append(sentences)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return hypotheses(self, sentences, *arguments, **options)
+        return answer(self, sentences, request)
 
     arguments = ["--input", source, "--output", output, "--window", 4]
-    monkeypatch.setattr(Translator, "hypotheses", interrupt)
+    monkeypatch.setattr(Translator, "answer", interrupt)
     code, _, error = translate(*arguments)
     assert code == 130 and not output.exists()
     partial = tmp_path / "out.partial"
@@ -207,7 +207,7 @@ def test_review_lists_the_worst_lines(translate, source, model, monkeypatch):
     lines = ["ja", "nein", "zwei 12 13", "ein Hund", ""]
     found = {source: Hypothesis(text, score) for source, text, score in worst.values()}
     found |= {"nein": Hypothesis("no", -0.2), "": Hypothesis("", 0.0)}
-    monkeypatch.setattr(Translator, "hypotheses", lambda self, window, **options: [[found[line]] for line in window])
+    monkeypatch.setattr(Translator, "answer", lambda self, window, request: [[found[line]] for line in window])
     source.write_text("\n".join(lines) + "\n")
     for window in (1, 100):
         code, out, error = translate("--input", source, "--review", 3, "--window", window)
@@ -333,7 +333,7 @@ def test_every_process_continues_the_samples_of_an_interrupted_run(monkeypatch):
     monkeypatch.setattr(stream, "this_process", lambda: SimpleNamespace(is_main_process=False, process_index=1))
     monkeypatch.setattr(stream.torch, "manual_seed", seeds.append)
     translator = SimpleNamespace(
-        inputs=SimpleNamespace(positions=8), hypotheses=lambda *args, **options: None, glossary=None
+        inputs=SimpleNamespace(positions=8), answer=lambda sentences, request: None, glossary=None
     )
     translate_stream(translator, iter([]), print, StreamSettings(sample=True, seed=3))
     assert seeds == [3 + 6 + (1 << 32)]

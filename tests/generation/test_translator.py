@@ -21,7 +21,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import model_folder, save_checkpoint
 from residual_hf.generation import decode
 from residual_hf.generation.decode import search
-from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.generation_settings import DecodingSettings, SearchRequest
 from residual_hf.generation.long_text import split_text
 from residual_hf.generation.markup import translate_blocks
 from residual_hf.generation.stream import check_lengths
@@ -179,13 +179,16 @@ def test_pipeline_and_translator_agree_on_empty_lines(plain):
 SAMPLING = {"do_sample": True, "suppress_tokens": [0, 1, 3]}
 
 
-@pytest.mark.parametrize("arguments", [{"count": 3}, {"count": 2, **SAMPLING}, {"num_beams": 1}])
+@pytest.mark.parametrize(
+    "arguments", [{"num_return_sequences": 3}, {"num_return_sequences": 2, **SAMPLING}, {"num_beams": 1}]
+)
 def test_scores_are_those_of_the_model(plain, arguments):
     torch.manual_seed(1)
     sources = plain.tokenizer(SENTENCES)["input_ids"]
     settings = DecodingSettings(num_beams=arguments.pop("num_beams", 1 if "do_sample" in arguments else 3))
-    for source, found in zip(sources, search(plain.model, sources, settings, scores=True, **arguments), strict=True):
-        assert len(found) == arguments.get("count", 1)
+    request = SearchRequest.of(scores=True, **arguments)
+    for source, found in zip(sources, search(plain.model, sources, settings, request), strict=True):
+        assert len(found) == request.num_return_sequences
         for candidate in found:
             ended = len(candidate.ids) < settings.length_limit(len(source), 64)
             labels = torch.tensor([[*candidate.ids, *([2] if ended else [])]])
@@ -197,7 +200,7 @@ def test_scores_are_those_of_the_model(plain, arguments):
 def test_the_search_gives_the_scores_without_another_pass(plain, num_beams, monkeypatch):
     monkeypatch.setattr(decode, "sequence_log_probs", None)
     sources = plain.tokenizer(SENTENCES)["input_ids"]
-    for (found,) in search(plain.model, sources, DecodingSettings(num_beams=num_beams), scores=True):
+    for (found,) in search(plain.model, sources, DecodingSettings(num_beams=num_beams), SearchRequest(scores=True)):
         assert found.score is not None
 
 
@@ -208,7 +211,7 @@ def test_scores_leave_out_the_tag_of_the_language(num_beams):
     settings, scores = DecodingSettings(num_beams=num_beams, max_length_a=0, max_length_b=6), []
     for fast in (True, False):  # False: as on a GPU
         tagged.model.generation_config.fast_decoding = fast
-        (((target, score),),) = search(tagged.model, [ids], settings, scores=True, **forced)
+        (((target, score),),) = search(tagged.model, [ids], settings, SearchRequest.of(scores=True, **forced))
         scores.append(score)
     labels = torch.tensor([target])
     with torch.no_grad():
@@ -244,7 +247,7 @@ def test_threads_search_batches_of_their_own(plain, three_threads, monkeypatch):
         return one_batch(model, sources, *arguments, **options)
 
     monkeypatch.setattr(decode, "search_batch", recorded)
-    found = search(plain.model, sources, DecodingSettings(), progress=done.append)
+    found = search(plain.model, sources, DecodingSettings(), SearchRequest(progress=done.append))
     assert [best.ids for (best,) in found] == [best.ids for best in alone] * 30
     assert sum(done) == len(sources)
     assert threading.get_ident() not in {thread for thread, _, _ in seen} and {count for _, count, _ in seen} == {1}
@@ -255,14 +258,25 @@ def test_threads_search_batches_of_their_own(plain, three_threads, monkeypatch):
     search(plain.model, sources[:6], DecodingSettings())  # few sentences: each thread has some
     assert len(seen) >= 3
     seen.clear()
-    search(plain.model, sources, DecodingSettings(), do_sample=True)
+    search(plain.model, sources, DecodingSettings(), SearchRequest.of(do_sample=True))
     assert {thread for thread, _, _ in seen} == {threading.get_ident()}  # in the order of the random numbers
 
 
 def test_after_an_error_the_threads_are_as_before(plain, three_threads):
     with pytest.raises(InputError, match="generate: "):
-        search(plain.model, [plain.tokenizer(SENTENCES[0]).input_ids] * 9, DecodingSettings(), num_return_sequences=99)
+        sources, request = [plain.tokenizer(SENTENCES[0]).input_ids] * 9, SearchRequest(num_return_sequences=99)
+        search(plain.model, sources, DecodingSettings(), request)
     assert torch.get_num_threads() == 3
+
+
+def test_keywords_and_a_request_ask_for_the_same(plain):
+    asked = {"alignments": True, "long": "skip", "max_new_tokens": 7}
+    request = SearchRequest.of(num_return_sequences=2, scores=True, **asked)
+    assert request.generate_arguments == {"max_new_tokens": 7} and request.long == "skip"
+    texts = [SENTENCES[0], LONG]
+    by_keywords, by_request = plain.hypotheses(texts, 2, **asked), plain.answer(texts, request)
+    assert [[best[:2] for best in row] for row in by_keywords] == [[best[:2] for best in row] for row in by_request]
+    assert by_request[1][0].text == "" != by_request[0][0].text and by_request[0][0].alignment.links
 
 
 def test_sampling_is_without_a_beam_and_follows_the_seed(plain):
@@ -427,8 +441,8 @@ def test_the_languages_of_the_tokenizer_of_marian():
     tokenizer.source_lang, tokenizer.target_lang = "de", "en"
     pair = Translator(marian(tokenizer).eval(), tokenizer, SETTINGS)
     assert pair.translate("zwei", target_lang="en") == pair.translate("zwei")
-    for language in ("fr", ""):
-        with pytest.raises(InputError, match=f"de to {language or repr(language)}. Supported: de to en"):
+    for language, message in (("fr", "de to fr. Supported: de to en"), ("", "target_lang: '' given, must be text")):
+        with pytest.raises(InputError, match=message):
             pair.translate("zwei", target_lang=language)
 
 

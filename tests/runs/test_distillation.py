@@ -179,7 +179,7 @@ def test_an_interrupted_distillation_continues_and_does_not_mix_settings(tmp_pat
         raise KeyboardInterrupt
 
     interrupted = copy.copy(teacher)
-    interrupted.hypotheses = stop
+    interrupted.answer = stop
     with pytest.raises(KeyboardInterrupt):
         distill(recipe, lambda: interrupted, tmp_path / "made")
     with pytest.raises(InputError, match="exists and is not empty"):

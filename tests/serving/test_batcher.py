@@ -15,6 +15,7 @@ from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.html_text import HTMLText
 from residual_hf.generation.translator import Hypothesis, Translator
 from residual_hf.serving.batcher import Batcher, ClosingError, Metrics, Request
+from residual_hf.serving.layout import Texts
 
 
 class Dictionary:
@@ -32,7 +33,7 @@ class Dictionary:
         self.encoded += sentences
         return [sentence.split() for sentence in sentences], {"target": target_lang}
 
-    def translate_encoded(self, sources, texts, count, *, target, scores, **arguments):
+    def translate_encoded(self, sources, texts, request):
         sentences = [" ".join(source) for source in sources]
         self.free.wait()
         self.batches.append(list(sentences))
@@ -40,8 +41,9 @@ class Dictionary:
         if "crash" in sentences:
             raise RuntimeError("out of memory")
         found = [self.words.get(s, f"en:{s.upper()}") for s in sentences]
-        found = ["again" if arguments and s in self.words else text for s, text in zip(sentences, found, strict=True)]
-        return [[Hypothesis(text + "'" * k, -0.5 - k) for k in range(count)] for text in found]
+        if "no_repeat_ngram_size" in request.generate_arguments:
+            found = ["again" if s in self.words else text for s, text in zip(sentences, found, strict=True)]
+        return [[Hypothesis(text + "'" * k, -0.5 - k) for k in range(request.num_return_sequences)] for text in found]
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def make():
 
 
 def ask(*texts, **options):
-    return Request(texts, "de", "en", **options)
+    return Request(Texts(texts, "de", **options), "en")
 
 
 def test_a_translation_is_that_of_the_model_alone(make):
