@@ -168,6 +168,13 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     assert "| `copied` - `post_ln_1l` | 0.00 | " in run(
         "comparison/differences.py", *compared[0], *compared[1], "--metric", "wer:raw"
     )
+    run("comparison/differences.py", *compared[0], *compared[1], "--record", tmp_path / "records")
+    records = sorted((tmp_path / "records").iterdir())
+    text = records[0].read_text()
+    assert not any(line in text for line in (finished / "valid.references.txt").read_text().splitlines())
+    for metric in ("nll", "bleu", "chrf"):
+        of_folders = run("comparison/differences.py", *compared[0], *compared[1], "--metric", metric)
+        assert run("comparison/differences.py", *records, "--metric", metric) == of_folders
     wrong = run_here(
         ROOT / "examples" / "comparison" / "differences.py", *compared[0], *compared[1], "--metric", "rouge"
     )

@@ -6,6 +6,11 @@ with Holm's correction for the number of pairs.
 
     python examples/comparison/differences.py runs/multi30k_modes/*_s[0-9]
     python examples/comparison/differences.py runs/an4/*_s[0-9] --metric wer
+    python examples/comparison/differences.py runs/multi30k_modes/*_s[0-9] --record examples/multi30k/runs
+    python examples/comparison/differences.py examples/multi30k/runs/*_s[0-9].json
+
+`--record` writes what these statistics need of each run, with its commit, machine and command, but no sentence of a
+corpus. Such a file takes the place of the folder.
 
 Folders whose names differ only in the seed, `_s1`, are runs of one mode, as `study.py` writes them; at least two each.
 Seeds and sentences are both a sample (the mixed model of Clark 1973, by moments): the variance of a difference is that
@@ -16,6 +21,7 @@ degrees of freedom are Satterthwaite's. The last line is the smallest difference
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import re
 from collections import defaultdict
@@ -24,10 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import sacrebleu
 from mpmath import betainc, findroot
 from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError
+from residual_hf.base.files import read_json, write_json
 from residual_hf.base.tables import as_markdown
 from residual_hf.evaluation.metrics import METRICS, corpus_scores, tokenizer_of
 from residual_hf.evaluation.sentence_metrics import ROUGE
@@ -35,10 +43,13 @@ from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.records.run_folder import FinishedRun
 
 PARTS = 20  # of the test set, one of which is left out at a time
+RECORDED = ("bleu", "chrf")  # with --record, besides nll
+OF_RUN = ("commit", "device", "kernels", "precision", "seed", "updates", "parameters", "finished")
 LEVEL, POWER = 0.05, 0.8
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="folders of finished runs")
+parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="folders of finished runs, or their records")
+parser.add_argument("--record", type=Path, metavar="FOLDER", help="write RUN.json for each run instead")
 parser.add_argument(
     "--metric", default="bleu", help=f"{', '.join(METRICS)}, wer, cer, ..., or nll: of the validation set, seeds only"
 )
@@ -118,29 +129,59 @@ def scores(run: FinishedRun, metric: str, hypotheses: Sequence[str], references:
     return [score(*texts) for texts in kept]
 
 
-def modes_of(groups: Mapping[str, Sequence[FinishedRun]], metric: str) -> list[Mode]:
-    """The modes with their scores. Raises `InputError` for runs with different test sets."""
+def values_of(run: FinishedRun | dict, metric: str) -> list[float]:
+    """The score of a run, and those without each part; the NLL of the validation set has one only."""
+    if isinstance(run, dict):
+        if metric not in run["scores"]:
+            raise InputError(f"--metric: {metric!r} given, must be one of {', '.join(run['scores'])} with records")
+        return run["scores"][metric]
     if metric == "nll":
-        values = {name: np.array([run.metrics["valid"]["nll"] for run in runs]) for name, runs in groups.items()}
-        return [Mode(name, found, np.zeros(PARTS)) for name, found in values.items()]
-    texts = {run.folder: run.scored_text(run.split) for runs in groups.values() for run in runs}
-    if several := [run.folder for runs in groups.values() for run in runs if "corpora" in run.metrics[run.split]]:
-        raise InputError(f"{several[0]} has several test sets, must be one")
-    references = next(iter(texts.values()))[1]
-    if any(others != references for _, others in texts.values()):
+        return [run.metrics["valid"]["nll"]]
+    return scores(run, metric, *run.scored_text(run.split))
+
+
+def references_of(run: FinishedRun | dict) -> str:
+    """A hash of the references of the test set. Raises `InputError` for several sets."""
+    if isinstance(run, dict):
+        return run["references"]
+    if "corpora" in run.metrics[run.split]:
+        raise InputError(f"{run.folder} has several test sets, must be one")
+    return hashlib.sha256("\n".join(run.scored_text(run.split)[1]).encode()).hexdigest()
+
+
+def recorded(run: FinishedRun) -> dict:
+    """What the statistics need of a run: scores, those of its sentences (chrF2), and its curve."""
+    hypotheses, references = run.scored_text(run.split)
+    sentences = [sacrebleu.sentence_chrf(h, [r]).score for h, r in zip(hypotheses, references, strict=True)]
+    command = (run.record.command or "").replace(f"{run.folder.absolute().parent}", "runs")
+    return {
+        **{name: getattr(run.record, name) for name in OF_RUN},
+        "command": command,
+        "references": references_of(run),
+        "scores": {metric: values_of(run, metric) for metric in ("nll", *RECORDED)},
+        "sentences": {"chrf": [round(score, 2) for score in sentences]},
+        "curve": [[entry["step"], entry["eval_nll"]] for entry in run.curve if "eval_nll" in entry],
+    }
+
+
+def modes_of(groups: Mapping[str, Sequence[FinishedRun | dict]], metric: str) -> list[Mode]:
+    """The modes with their scores. Raises `InputError` for runs with different test sets."""
+    if metric != "nll" and len({references_of(run) for runs in groups.values() for run in runs}) > 1:
         raise InputError("the runs have different test sets")
     modes = []
     for name, runs in groups.items():
-        table = np.array([scores(run, metric, *texts[run.folder]) for run in tqdm(runs, name, leave=False)])
-        modes.append(Mode(name, table[:, 0], table[:, 1:].mean(0)))
+        table = np.array([values_of(run, metric) for run in tqdm(runs, name, leave=False)])
+        modes.append(Mode(name, table[:, 0], np.zeros(PARTS) if metric == "nll" else table[:, 1:].mean(0)))
     return modes
 
 
-def read(folders: Sequence[Path]) -> dict[str, list[FinishedRun]]:
+def read(folders: Sequence[Path]) -> dict[str, list[FinishedRun | dict]]:
     """The runs of each mode. Raises `InputError` for folders that cannot be compared."""
     groups = defaultdict(list)
     for folder in folders:
-        groups[re.sub(r"_s\d+$", "", folder.name)].append(FinishedRun.read(folder))
+        is_record = folder.suffix == ".json" and folder.is_file()
+        name = folder.stem if is_record else folder.name
+        groups[re.sub(r"_s\d+$", "", name)].append(read_json(folder) if is_record else FinishedRun.read(folder))
     if alone := [name for name, runs in groups.items() if len(runs) < 2]:
         raise InputError(f"one run only: {', '.join(alone)}; a mode needs two seeds or more")
     if len(groups) < 2:
@@ -189,6 +230,10 @@ def tables(modes: Sequence[Mode]) -> str:
 def main() -> None:
     options = parser.parse_args()
     try:
+        if options.record is not None:
+            for folder in options.folders:
+                write_json(options.record / f"{folder.name}.json", recorded(FinishedRun.read(folder)))
+            return
         print(tables(modes_of(read(options.folders), options.metric)))
     except InputError as error:
         parser.error(str(error))

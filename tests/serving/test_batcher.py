@@ -37,7 +37,7 @@ class Dictionary:
         sentences = [" ".join(source) for source in sources]
         self.free.wait()
         self.batches.append(list(sentences))
-        self.arguments.append((count, arguments))
+        self.arguments.append((request.num_return_sequences, request.generate_arguments))
         if "crash" in sentences:
             raise RuntimeError("out of memory")
         found = [self.words.get(s, f"en:{s.upper()}") for s in sentences]
