@@ -91,7 +91,7 @@ def test_evaluate_prints_scores_with_signatures(model_folder, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["init", "corpus.ne"], "no such file: corpus.ne; did you mean corpus.en?"),
-        (["train", "x.yml"], "x.yml: no such"),
+        (["train", "x.yml"], "no such file: x.yml"),
     ],
 )
 def test_a_missing_file_is_named_before_libraries_load(monkeypatch, tmp_path, capsys, arguments, message):

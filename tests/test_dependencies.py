@@ -19,6 +19,7 @@ NAMES = {
     "markdown_it": "markdown-it-py",
     "detect_secrets": "detect-secrets",
     "translate": "translate-toolkit",
+    "ruamel": "translate-toolkit",  # of its extra `yaml`
 }
 PROJECT = (ROOT / "pyproject.toml").read_text()
 

@@ -119,7 +119,7 @@ def test_features_of_replaced_recordings_are_not_used(tmp_path):
     np.testing.assert_array_equal(after.source(3), features(samples, extractor(80)))
     assert not np.array_equal(after.source(3), before.source(3))
     np.testing.assert_array_equal(after.source(2), before.source(2))
-    with pytest.raises(InputError, match=r"^data\.train: other recordings than those that the run was started with"):
+    with pytest.raises(InputError, match=r"^data\.valid: other recordings than those that the run was started with"):
         prepared(spec, tmp_path / "a", features=tmp_path / "features")
 
 

@@ -58,12 +58,11 @@ def test_a_static_cache_beyond_the_positions_is_refused_where_they_end():
 
 def test_the_length_rule_reads_once_per_batch():
     model = randomise(make("resi_dual"))
-    model.generation_config.max_length_a, model.generation_config.max_length_b = 1.0, 2.0
 
     def reads(sentences):
         source = SOURCE[:1].repeat(sentences, 1)
         with CountReads() as found:
-            model._own_limits({"attention_mask": source.ne(1)}, {})
+            model._own_limits({"attention_mask": source.ne(1), "max_length_a": 1.0, "max_length_b": 2.0})
         return found.count
 
     assert reads(7) == reads(1) == 0  # `tolist` reads all of them at once

@@ -144,7 +144,7 @@ def test_modes_of_a_user_are_imported(tmp_path, monkeypatch):
     arguments = ["--modes", "own_stress", "--recipe", tmp_path / "missing.yaml", "--output-dir", tmp_path / "out"]
     assert "unknown ln_mode 'own_stress'" in run_here(SCRIPT, *arguments).stderr
     monkeypatch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
-    assert "missing.yaml: no such file" in run_here(SCRIPT, *arguments, "--import", file).stderr
+    assert "no such file: " in run_here(SCRIPT, *arguments, "--import", file).stderr
     sys.modules.pop("own_stress")
 
 
