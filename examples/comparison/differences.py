@@ -231,6 +231,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         if options.record is not None:
+            options.record.mkdir(parents=True, exist_ok=True)
             for folder in options.folders:
                 write_json(options.record / f"{folder.name}.json", recorded(FinishedRun.read(folder)))
             return

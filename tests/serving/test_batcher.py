@@ -112,8 +112,8 @@ def test_suspicious_translations_are_searched_again_and_flagged(make):
     found = batcher.submit(ask(loop, copy, "gut", "um 12")).result(5)
     assert [f.flags for f in found] == [["repetition"], ["copy"], [], ["numbers"]]
     assert [f.texts for f in found] == [["again"], ["again"], ["en:GUT"], ["at 21"]]
-    again = (4, {"no_repeat_ngram_size": 4})  # of several candidates; passages of three tokens may occur again
-    assert [given for given in translator.arguments if given != (1, {})] == [again]
+    again = (4, {"target": "en", "no_repeat_ngram_size": 4})  # passages of three tokens may occur again
+    assert [given for given in translator.arguments if given != (1, {"target": "en"})] == [again]
     for flag in ("copy", "numbers"):
         assert batcher.metrics.registry.get_sample_value("residual_hf_flagged_sentences_total", {"flag": flag}) == 1
 
