@@ -84,7 +84,13 @@ def link_examples(app: Any, doctree: nodes.document) -> None:
             link += literal
 
 
+def link_readmes(app: Any, page: str, source: list[str]) -> None:
+    """A relative link to a file of the examples leads to the repository: these pages do not hold the file."""
+    source[0] = source[0].replace("](../examples/", f"]({REPOSITORY}/blob/main/examples/")
+
+
 def setup(app: Any) -> None:
+    app.connect("source-read", link_readmes)
     app.connect("doctree-read", link_examples)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", list_fields, priority=800)
