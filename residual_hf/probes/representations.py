@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from residual_hf.model.connections import STACKS
@@ -194,7 +195,7 @@ class SiteStatistics:
         self.counts[site] = self.counts.get(site, 0) + count
 
     def tensors(self) -> SiteSums:
-        """The sums as tensors on the device, which processes can add up."""
+        """The sums as tensors on the device."""
         sums = torch.stack([*self.sums.values()]).double()
         counts = torch.tensor([*self.counts.values()], dtype=torch.float64, device=sums.device)
         largest = torch.stack([*self.largest.values()])
@@ -209,6 +210,19 @@ class SiteSums(NamedTuple):
     summed: tuple[Site, ...]
     sums: Tensor
     largest: Tensor
+
+    def over_processes(self) -> SiteSums:
+        """Those of all processes together, which may have dropped different layers."""
+        sums: Counter[Site] = Counter()
+        counts: Counter[Site] = Counter()
+        largest: dict[Site, float] = {}
+        for part in gather_object([SiteSums(self.sites, self.summed, self.sums.cpu(), self.largest.cpu())]):
+            for total, values in zip((sums, counts), part.sums.chunk(2), strict=True):
+                total.update(dict(zip(part.summed, values.tolist(), strict=True)))
+            for site, value in zip(part.sites, part.largest.tolist(), strict=True):
+                largest[site] = max(largest.get(site, value), value, key=lambda v: (math.isnan(v), v))
+        values = torch.tensor([*sums.values(), *counts.values()], dtype=torch.float64)
+        return SiteSums(tuple(largest), tuple(sums), values, torch.tensor([*largest.values()]))
 
     @property
     def means(self) -> dict[Site, float]:

@@ -302,8 +302,7 @@ class DiagnosticsCallback(TrainerCallback):
         sites, ratios = update.sites, update.ratios
         assert sites is not None and ratios is not None
         if processes > 1:
-            torch.distributed.all_reduce(sites.sums)
-            torch.distributed.all_reduce(sites.largest, torch.distributed.ReduceOp.MAX)
+            sites = sites.over_processes()
             if self.is_sharded:
                 torch.distributed.all_reduce(ratios)
         shares = {row.place: row.share for row in sites.branch_shares()}

@@ -7,6 +7,7 @@ import resource
 import numpy as np
 import pytest
 import torch
+from support.native_library import needs_kernels
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoTokenizer
 
@@ -240,6 +241,7 @@ def test_a_mode_says_where_it_exports_to():
     assert "exports to: onnx, torch (" in describe_mode("resi_dual", targets_of("resi_dual"))
 
 
+@needs_kernels
 def test_ctranslate2_gets_the_shortlist_as_vocabulary_mapping(tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
     folder = saved(tmp_path / "model", ln_mode="post_ln")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.models import LABELS, SOURCE, TARGET, logits, make, randomise
+from support.native_library import needs_kernels
 from transformers import EncoderDecoderCache, StaticCache, T5Config
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -94,6 +95,7 @@ def test_gradients_reach_the_biases_and_a_saved_model_is_the_same(reentrant, tmp
         assert torch.equal(logits(loaded), logits(model))
 
 
+@needs_kernels
 def test_transformers_decodes_without_kernels_and_exports_refuse(tmp_path, monkeypatch):
     model = model_of()
     assert "'relative' has no native kernel" in (missing_support(model) or "")

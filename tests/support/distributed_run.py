@@ -49,6 +49,13 @@ class KeepGradient(TrainerCallback):
             KeepGradient.first = {name: p.grad.clone() for name, p in named if p.grad is not None}
 
 
+class OwnNumbers(TrainerCallback):
+    """Random numbers that differ between processes: each drops other layers, as dropout on a CPU can lead to."""
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        torch.manual_seed(10 * state.global_step + args.process_index)
+
+
 class HalvedSecondPass(torch.nn.Dropout):
     """In the place of a dropout: the passes of R-Drop differ alike in every process."""
 
@@ -69,6 +76,8 @@ def train(folder: Path, settings=None, arguments=None, model=None) -> dict:
             made.set_submodule(name, HalvedSecondPass(0.1))
     trainer = ResidualTrainer(made, chosen, folder, *corpora)
     trainer.add_callback(KeepGradient())
+    if made.config.encoder_layerdrop:
+        trainer.add_callback(OwnNumbers())
     if trainer.accelerator.distributed_type != DistributedType.DEEPSPEED:
         trainer.add_callback(DiagnosticsCallback(folder, every=2))
     trainer.train()
