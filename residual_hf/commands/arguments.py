@@ -130,8 +130,13 @@ def add_search(parser: argparse.ArgumentParser, batch_tokens: int | None = None)
         "--glossary",
         type=Path,
         metavar="FILE",
-        help="lines of a term, a tab or semicolon, and its translation",
+        help="lines of a term and its translation, with a tab, a semicolon or a comma between them",
     )
+    add_loading(parser)
+
+
+def add_loading(parser: argparse.ArgumentParser) -> None:
+    """The options of a model that is loaded."""
     parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
     parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")
 

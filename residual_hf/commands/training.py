@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from residual_hf.base.files import check_output_folder
 from residual_hf.base.yaml_files import read_yaml
 from residual_hf.data.data_settings import PAIR_FILES
 from residual_hf.data.pair_reader import check_paths
+from residual_hf.generation.devices import is_first
 from residual_hf.generation.generation_settings import StreamSettings
 
 from . import load_package
@@ -48,7 +48,7 @@ def add_train(train: argparse.ArgumentParser) -> None:
 def run_train(options: argparse.Namespace) -> int:
     overrides = parse_overrides(options.set)
     read_yaml(options.recipe)  # a file that is missing or not YAML is named before PyTorch is loaded
-    if os.environ.get("RANK", "0") == "0":
+    if is_first():
         print(f"residual-hf train: {options.recipe}: loading PyTorch and Transformers", file=sys.stderr, flush=True)
     load_package()
     from residual_hf.base.processes import this_process

@@ -31,6 +31,7 @@ from .arguments import (
     add_field,
     add_fields,
     add_json,
+    add_loading,
     add_overwrite,
     add_search,
     arguments_of,
@@ -81,7 +82,7 @@ def run_translate(options: argparse.Namespace) -> int:
     if options.devices < 1:
         raise InputError(f"--devices: {options.devices} given, must be at least 1")
     from residual_hf.checkpoint import model_folder
-    from residual_hf.generation.devices import in_group, run_on_devices
+    from residual_hf.generation.devices import in_group, is_first, run_on_devices
     from residual_hf.generation.stream import translate_file
 
     if options.file is not None and options.input is not None:
@@ -110,7 +111,7 @@ def run_translate(options: argparse.Namespace) -> int:
         stream_settings(options),
         source=source,
         output=options.output,
-        made_with=None if options.output is None else made_with(options, options.model),
+        made_with=made_with(options, options.model) if options.output is not None and is_first() else None,
         resume=options.resume,
         overwrite=options.overwrite,
         inputs=[model_folder(options.model), *filter(None, [options.glossary])],
@@ -138,8 +139,7 @@ def add_transcribe(transcribe: argparse.ArgumentParser) -> None:
     transcribe.add_argument("--times", action="store_true", help="a line for each part: file, begin, end, text")
     for name in ("num_beams", "length_penalty", "dtype"):
         add_field(transcribe, DecodingSettings, name, default="that of the model")
-    transcribe.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
-    transcribe.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")
+    add_loading(transcribe)
 
 
 def run_transcribe(options: argparse.Namespace) -> None:
@@ -161,8 +161,7 @@ def add_score(score: argparse.ArgumentParser) -> None:
     add_fields(score, StreamSettings, *LANGUAGES)
     add_field(score, DecodingSettings, "max_tokens", flag="--batch-tokens")
     add_field(score, DecodingSettings, "dtype", default="that of the model")
-    score.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
-    score.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")
+    add_loading(score)
 
 
 def run_score(options: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ from .mixed_content import Dialect, Span, read_mixed, write_mixed
 LINE = r'"(?:[^"\\\r\n]|\\.)*"[ \t]*'
 LINES = rf"{LINE}(?:\r?\n[ \t]*{LINE})*"
 FIELD = re.compile(
-    rf"^(?:(#,)|#(~)|(?:msgctxt|msgid)\b|(msgstr(?:\[\d+\])?[ \t]*)({LINE}(?:\r?\n[ \t]*{LINE})*)(?=\r?$))",
+    rf"^(?:(#,)|#(~)|(?:msgctxt|msgid)\b|(msgstr(?:\[\d+\])?[ \t]*)({LINES})(?=\r?$))",
     re.MULTILINE,
 )
 """Flags, an obsolete line, the start of a message, or its translation."""
@@ -59,7 +59,6 @@ class POFile(DocumentFile):
 
     def __init__(self, path: Path, options: CatalogueOptions):
         super().__init__(path)
-        self._options = options
         catalogue = read_po(path)
         self._encoding = catalogue.encoding
         self._text = read_bytes(path).decode(self._encoding)

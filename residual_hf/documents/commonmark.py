@@ -85,7 +85,6 @@ class MarkdownFile(DocumentFile):
         place = (0, 0)
         for span, block in zip(self._spans, blocks, strict=True):
             text = self._written(_without_empty(block), span)
-            text = text.replace("|", "\\|") if "|" in span.context else text
             line = self._lines[span.start[0]]
             end = line[len(line.rstrip("\r\n")) :]
             written += [*self._between(place, span.start), text.replace("\n", f"{end}{span.prefix}")]
@@ -95,15 +94,18 @@ class MarkdownFile(DocumentFile):
 
     def _written(self, block: Block, span: TextRange) -> str:
         """A block as it is read again: with the escapes of the source, or with all."""
-        text = _with_short_links(write_marks(block, _respelled(block, span.spelling)))
-        if self._reads(text, span.context) == _marks(block):
-            return text
-        return _with_short_links(write_marks(block, _escaped))
+
+        def written(encode: Callable[[str], str]) -> str:
+            text = _with_short_links(write_marks(block, encode))
+            return text.replace("|", "\\|") if "|" in span.context else text
+
+        text = written(_respelled(block, span.spelling))
+        return text if self._reads(text, span.context) == _marks(block) else written(_escaped)
 
     def _reads(self, text: str, context: str) -> str:
         """The text and the marks of a text in its context; empty for more or less than one block."""
         env = {"references": ChainMap({}, self._env.get("references", {}))}
-        tokens = parsed(self._parser, context + (text.replace("|", "\\|") if "|" in context else text), env)
+        tokens = parsed(self._parser, context + text, env)
         opening = "table_open" if "|" in context else "heading_open" if context else "paragraph_open"
         if not tokens or tokens[0].type != opening or [token.level for token in tokens].count(0) > 2:
             return ""
@@ -142,11 +144,21 @@ def _marks(block: Block) -> str:
     return " ".join("".join(parts).split())
 
 
+def _text(block: Block) -> str:
+    """The text that `write_marks` encodes."""
+    texts: list[str] = []
+
+    def note(text: str) -> str:
+        texts.append(text)
+        return ""
+
+    write_marks(block, note)
+    return "".join(texts)
+
+
 def _spelling(block: Block, spelled: Sequence[str]) -> dict[str, list[str]]:
     """How each character is written, in order, of those that the text of a block has escaped."""
-    texts: list[str] = []
-    write_marks(block, lambda text: texts.append(text) or "")  # type: ignore[func-returns-value]
-    pairs = list(zip("".join(texts), spelled, strict=True))
+    pairs = list(zip(_text(block), spelled, strict=True))
     found: dict[str, list[str]] = {character: [] for character, written in pairs if character != written}
     for character, written in pairs:
         if character in found:
@@ -156,9 +168,7 @@ def _spelling(block: Block, spelled: Sequence[str]) -> dict[str, list[str]]:
 
 def _respelled(block: Block, spelling: Mapping[str, list[str]]) -> Callable[[str], str]:
     """How text is written: characters that it has as often as the source are escaped where they are there."""
-    texts: list[str] = []
-    write_marks(block, lambda text: texts.append(text) or "")  # type: ignore[func-returns-value]
-    counts = Counter("".join(texts))
+    counts = Counter(_text(block))
     given = {character: iter(written) for character, written in spelling.items() if counts[character] == len(written)}
     return lambda text: "".join(next(given[each]) if each in given else each for each in text.replace("\n", ""))
 

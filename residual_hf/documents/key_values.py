@@ -59,9 +59,8 @@ class KeyValueFile(DocumentFile):
                 raise ValueError("it has no texts with keys")
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: cannot be read as {kind}: {error}") from error
-        blocks = [read_marks(marked(value.text)) for value in found]
-        self._values = [value for value, block in zip(found, blocks, strict=True) if has_text(block)]
-        self.blocks = list(filter(has_text, blocks))
+        read = [(value, block) for value in found if has_text(block := read_marks(marked(value.text)))]
+        self._values, self.blocks = [value for value, _ in read], [block for _, block in read]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         written, end = "", 0

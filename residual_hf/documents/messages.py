@@ -88,9 +88,8 @@ class MessageFile(DocumentFile):
             found = list(_messages(self._store, options))
         except Exception as error:  # of several parsers
             raise InputError(f"{path}: cannot be read as a {suffix} file of messages: {error}") from error
-        blocks = [message.block for message in found]
-        self._messages = [message for message, block in zip(found, blocks, strict=True) if has_text(block)]
-        self.blocks = list(filter(has_text, blocks))
+        read = [(message, block) for message in found if has_text(block := message.block)]
+        self._messages, self.blocks = [message for message, _ in read], [block for _, block in read]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         for message, block in zip(self._messages, blocks, strict=True):

@@ -26,6 +26,11 @@ def in_group() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
+def is_first() -> bool:
+    """Whether this process is the only one or the first of several, which alone writes."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def run_on_devices(count: int, arguments: Sequence[str]) -> int:
     """Run a `residual-hf` command in `count` processes, as `torchrun` does; returns its exit code.
 

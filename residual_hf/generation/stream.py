@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from residual_hf.data.glossary import Glossary
 from residual_hf.data.text_files import iter_lines, one_line
 
 from .checks import suspicions
+from .devices import is_first
 from .generation_settings import StreamSettings
 from .long_text import LongLines
 from .resumable_file import ResumableFile
@@ -60,7 +60,6 @@ def translate_file(
     """
     if resume and output is None:
         raise InputError("--resume: only with --output")
-    is_first = os.environ.get("RANK", "0") == "0"
     can_check = source is not None and not source.is_fifo() and not source.is_char_device()  # which are read once
     typed = source is None and sys.stdin.isatty()
     if typed:
@@ -72,7 +71,7 @@ def translate_file(
         file: ResumableFile | None = None
         write: Callable[[Sequence[str], str], Any] = write_to_stdout
         done = 0
-        if output is not None and is_first:
+        if output is not None and is_first():
             made_with = {**(made_with or {}), **replace(settings, long="error", window=1, review=0).declared}
             kept = [source, *inputs]
             file = ResumableFile(output, made_with, resume=resume, overwrite=overwrite, inputs=kept)
@@ -83,14 +82,14 @@ def translate_file(
         translator = load()
         translator.encode([""], settings.source_lang, settings.target_lang)  # refuses languages
         total = None
-        if can_check and is_first:
+        if can_check and is_first():
             languages = settings.source_lang, settings.target_lang
             treatment = "split" if settings.split_sentences else settings.long
             total = check_lengths(translator, iter_lines(source), treatment, str(source), *languages)
         long = translate_stream(translator, lines, write, settings, done=done, total=total, recover=typed)
         if file is not None:
             file.finish()
-    if long.count and is_first:
+    if long.count and is_first():
         print(long, file=sys.stderr)
 
 

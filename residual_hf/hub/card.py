@@ -8,13 +8,14 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from jinja2 import Environment
+from jinja2 import Environment, Template
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_file, write_atomically
@@ -34,11 +35,6 @@ from residual_hf.records.run_folder import FinishedRun, Run, damage_named
 from .citations import bibtex, papers
 
 logger = logging.getLogger(__name__)
-
-ENVIRONMENT = Environment()
-ENVIRONMENT.globals.update(block=block, code=code, escaped=escaped, literal=literal, text=text)
-ENVIRONMENT.filters["language"] = lambda code: text(language_name(code))
-TEMPLATE = ENVIRONMENT.from_string(Path(__file__).with_name("model_card.md.jinja").read_text(encoding="utf-8"))
 
 LABELS = {
     "bleu": "BLEU",
@@ -151,12 +147,20 @@ def write_card(
     return path
 
 
+@cache
+def template() -> Template:
+    environment = Environment()
+    environment.globals.update(block=block, code=code, escaped=escaped, literal=literal, text=text)
+    environment.filters["language"] = lambda code: text(language_name(code))
+    return environment.from_string(Path(__file__).with_name("model_card.md.jinja").read_text(encoding="utf-8"))
+
+
 def render_card(metadata: ModelCardData, /, **values: Any) -> str:
     """The Markdown of a card with these values and the metadata, which `ModelCard` checks.
 
     Without `run` there are no records, see `plain_card`.
     """
-    return str(ModelCard(TEMPLATE.render({**metadata.to_dict(), **values, "card_data": metadata.to_yaml()})))
+    return str(ModelCard(template().render({**metadata.to_dict(), **values, "card_data": metadata.to_yaml()})))
 
 
 def folder_name(run: Run) -> str:

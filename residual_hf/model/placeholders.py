@@ -61,6 +61,9 @@ class Edit(NamedTuple):
     end: int
     new: str
 
+    def overlaps(self, other: Edit) -> bool:
+        return self.start < other.end and other.start < self.end
+
 
 class EditedText(NamedTuple):
     """A text and edits of it, in order and side by side."""
@@ -110,7 +113,7 @@ def token_names(spans: Iterable[str], first: int = 0) -> dict[str, str]:
 def spans_of(text: str, taken: Sequence[Edit] = ()) -> list[Edit]:
     """The spans of a text outside of other edits of it, as edits that keep them."""
     found = (Edit(*match.span(), match[0]) for match in SPAN.finditer(text))
-    return [span for span in found if not any(span.start < edit.end and edit.start < span.end for edit in taken)]
+    return [span for span in found if not any(map(span.overlaps, taken))]
 
 
 def masked(text: str, names: Mapping[str, str] | None = None, taken: Sequence[Edit] = ()) -> EditedText:
@@ -179,7 +182,7 @@ def without_emoji(text: str, taken: Sequence[Edit] = ()) -> EditedText:
     for start, end in (match.span() for match in EMOJI_RUN.finditer(text)):
         is_last = text[max(0, start - 1) : start] == " " != text[end : end + 1]
         edit = Edit(start - 1, end, "") if is_last else removal(text, start, end)
-        if not any(edit.start < other.end and other.start < edit.end for other in taken):
+        if not any(map(edit.overlaps, taken)):
             edits.append(edit)
     found = EditedText(text, tuple(sorted(edits)))
     return found if any(map(str.isalnum, found.text)) else EditedText(text, taken)

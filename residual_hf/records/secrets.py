@@ -70,7 +70,7 @@ def secrets_in(text: str) -> Iterator[tuple[str, str]]:
         for match in pattern.finditer(text):
             yield kind, match[match.lastindex or 0]
     for line in text.splitlines():
-        pieces = [line[start : start + PIECE] for start in range(0, len(line), PIECE - OVERLAP)]
+        pieces = [line[start : start + PIECE] for start in range(0, max(1, len(line) - OVERLAP), PIECE - OVERLAP)]
         for piece, detector in product(pieces if len(line) >= MINIMUM else (), detectors()):
             for secret in detector.analyze_string(piece):
                 if secret.strip("*") and secret[0] not in "<${":

@@ -34,6 +34,7 @@ from .batcher import Batcher, Metrics
 from .files import FORMATS, DocumentFolder, file_routes
 from .http_limits import check_address, request_limit, uvicorn_config
 from .languages import Languages
+from .layout import SAMPLE
 from .messages import (
     ERRORS,
     MAX_TEXTS,
@@ -47,7 +48,7 @@ from .messages import (
     read,
 )
 from .server_settings import ServerSettings
-from .translations import SAMPLE, Translations
+from .translations import Translations
 from .workers import serve_in_workers
 
 SWITCH_INTERVAL = 0.0005  # seconds after which reading requests yields to translating; Python's default is 0.005
@@ -64,6 +65,7 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
     metrics = Metrics()
     batcher = Batcher(languages.translators, max_queue=settings.max_queue, metrics=metrics)
     translations = Translations(batcher, settings)
+    listed = [Language(**language) for language in languages.listed()]
     keys = settings.read_keys()
     kept = DocumentFolder(documents)
     can_read_documents = all(map(find_spec, ("lxml", "polib", "markdown_it", "translate")))
@@ -150,7 +152,7 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
 
     @app.get("/languages", response_model_exclude_none=True)
     async def list_languages() -> list[Language]:
-        return [Language(**language) for language in languages.listed()]
+        return listed
 
     @app.get("/frontend/settings")
     async def frontend_settings() -> dict[str, Any]:

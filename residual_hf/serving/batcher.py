@@ -43,13 +43,14 @@ class Request:
     """Texts to translate. `future` gives a `Translation` of each.
 
     If there are `sentences`, each with whether it needs its alignment, it gives what is `Found` for each of them.
-    `translator`: in the place of that of the languages.
+    `translator`: in the place of that of the languages. `encoded`: what has encoded them already.
     """
 
     given: Texts
     target: str
     sentences: Sequence[tuple[str, bool]] = ()
     translator: Translator | None = None
+    encoded: Encoder | None = None
     future: Future[list[Any]] = field(default_factory=Future, init=False)
     layout: TextLayout | None = field(default=None, init=False)
     parts: list[_Sentence] = field(default_factory=list, init=False)
@@ -204,17 +205,20 @@ class Batcher:
 
     def _prepare(self, request: Request) -> None:
         translator = self.translator_of(request)
-        encoded, sentences = self.encoder(request), request.sentences
+        encoded, sentences = request.encoded or self.encoder(request), request.sentences
         if not sentences:
             request.layout = TextLayout(request.given, self.fits(request, encoded))
             sentences = request.layout.sentences
+        searches: dict[bool, _Search] = {}  # the arguments depend on the languages only
         for text, aligned in sentences:
             ids, arguments = encoded(text)
-            count = 1 + request.given.alternatives
-            asked = SearchRequest(
-                num_return_sequences=count, scores=True, alignments=aligned, generate_arguments=arguments
-            )
-            request.parts.append(_Sentence(request, text, ids, _Search(translator, asked)))
+            if aligned not in searches:
+                count = 1 + request.given.alternatives
+                asked = SearchRequest(
+                    num_return_sequences=count, scores=True, alignments=aligned, generate_arguments=arguments
+                )
+                searches[aligned] = _Search(translator, asked)
+            request.parts.append(_Sentence(request, text, ids, searches[aligned]))
         self._waiting += request.parts
         _finish(request)  # if there is nothing to translate in it
 

@@ -89,7 +89,8 @@ def _run(connection: Connection, layout: Any, given: Any, memory: int) -> None:
         try:
             made = layout(given, fits)
             connection.send(("result", made.sentences))
-            connection.send(("result", made.joined(connection.recv())))
+            found = connection.recv()  # of a sample there are none, and the server ends this
+            connection.send(("result", made.joined(found)))
         except (InputError, OSError) as error:
             connection.send(("raised", error))
         except (MemoryError, RecursionError) as error:

@@ -16,6 +16,7 @@ from residual_hf.generation.markup import Block, Document, plain_text
 from residual_hf.generation.translator import Hypothesis
 from residual_hf.model.alignment import Alignment
 
+SAMPLE = 10_000  # characters whose language is detected
 UNPACKED = 10  # times the allowed size that archives may have unpacked; files of text have this fraction of it
 
 
@@ -144,10 +145,10 @@ class FileLayout:
 
 
 class FileSample:
-    """The text of a document as one sentence."""
+    """The beginning of the text of a document as one sentence, which is not translated."""
 
     def __init__(self, given: File, fits: Callable[[str], bool]):
-        self.sentences = [(read(given).text, False)]
+        self.sentences = [(read(given).text[:SAMPLE], False)]
 
 
 def read(given: File) -> Any:

@@ -34,7 +34,6 @@ STARTS_WITHIN = 60  # seconds, the first of them
 SHARE = 50  # sentences of one of them that are translated before those of other requests have their turn
 WAIT = 0.1  # seconds until what waits for its place tries again
 SHORT_TEXTS = 10_000  # characters of all texts of a request without a process
-SAMPLE = 10_000  # characters whose language is detected
 T = TypeVar("T")
 
 
@@ -124,7 +123,7 @@ class Translations:
     async def sample(self, file: File, request: Request) -> str:
         """The beginning of a document."""
         async with self._layout(FileSample, file, request) as (((text, _),), _):
-            return text[:SAMPLE]
+            return text
 
     def _with_terms(self, source: str, target: str, terms: dict[str, str]) -> Translator | None:
         """The translator with terms before its own, if there are any. Raises `InputError` if it cannot use them."""
@@ -147,7 +146,10 @@ class Translations:
             future = asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
             return await finished(future, request, timeout)
 
-        fits = bool if job is None else self.batcher.fits(job, self.batcher.encoder(job))
+        fits: Callable[[str], bool] = bool
+        if job is not None:
+            job.encoded = self.batcher.encoder(job)  # for its shares too
+            fits = self.batcher.fits(job, job.encoded)
         layouts = Layouts(layout, given, MEMORY + OF_DOCUMENT * self.settings.file_bytes, fits)
         try:
             await waiting(layouts.start, timeout=STARTS_WITHIN)
@@ -176,7 +178,7 @@ class Translations:
         """The result of a job. It waits for its place in the queue if it is patient."""
         while True:
             try:
-                future = self.batcher.submit(replace(job))
+                future = self.batcher.submit(job)
                 break
             except ClosingError:
                 raise HTTPException(503, "The server is shutting down, or has failed (see /health)") from None
