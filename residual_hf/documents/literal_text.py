@@ -56,7 +56,8 @@ def read_marks(parts: Iterable[str | Mark]) -> Block:
                 outside = stack[-1][1] if stack else root
                 if mark.name == part.name:
                     keep = mark.name.lower() in VERBATIM
-                    outside.append(Inline((mark.written, part.written), pieces, keep, link=mark.name == "a"))
+                    is_link, is_raised = (mark.name.lower() == name for name in ("a", "sup"))
+                    outside.append(Inline((mark.written, part.written), pieces, keep, is_link, is_raised))
                     break
                 outside += [_empty(mark), *pieces]
         else:

@@ -198,7 +198,8 @@ class Paragraph:
         while position < last:
             atom, end = atoms[position], ends.get(position)
             if end is not None and atom.kind == START:
-                block.append(Inline(Wrapper(atom), self._read(atoms, ends, position + 1, end)))
+                is_link = local_name(atom.element) in ("hyperlink", "fldSimple")
+                block.append(Inline(Wrapper(atom), self._read(atoms, ends, position + 1, end), link=is_link))
             elif end is not None and atom.kind == FROM:
                 block.append(Inline(Kept([atom], [atoms[end]]), self._read(atoms, ends, position + 1, end)))
             elif end is not None:
@@ -217,11 +218,14 @@ class Paragraph:
         if look == self._base:
             block.append(text)
             return
-        content, last = Format(self._formats[look]), block[-1] if block else ""
+        properties = self._formats[look]
+        content, last = Format(properties), block[-1] if block else ""
         if isinstance(last, Inline) and last.content == content:
             last.pieces.append(text)
         else:
-            block.append(Inline(content, [text]))
+            align = None if properties is None else properties.find("{*}vertAlign")
+            is_raised = align is not None and "superscript" in align.attrib.values()
+            block.append(Inline(content, [text], raised=is_raised))
 
     def _field(self, atoms: Sequence[Atom], ends: Mapping[int, int], first: int, last: int) -> Inline:
         kinds = [atom.kind for atom in atoms[first:last]]
@@ -229,7 +233,7 @@ class Paragraph:
         before = atoms[first:text]
         code = "".join(atom.element.text or "" for atom in before if atom.kind == CODE)
         if code.split()[:1] == ["HYPERLINK"] and text < last and not any(atom.kind == START for atom in before):
-            return Inline(Kept(before, [atoms[last]]), self._read(atoms, ends, text, last))
+            return Inline(Kept(before, [atoms[last]]), self._read(atoms, ends, text, last), link=True)
         shown = "".join(atom.element.text or "" for atom in atoms[text:last] if atom.kind == TEXT)
         return Inline(Kept(list(_outermost(atoms[first : last + 1]))), [shown] if shown else [], keep=True)
 

@@ -143,7 +143,9 @@ def _read(tokens: Sequence[Token]) -> Block:
         elif token.kind == "end":
             start, inner = stack.pop()
             assert start is not None
-            stack[-1][1].append(Inline((start.raw, token.raw), inner, link=start.tag == "a"))
+            stack[-1][1].append(
+                Inline((start.raw, token.raw), inner, link=start.tag == "a", raised=start.tag == "sup")
+            )
         else:
             text = SPACE.sub(" ", token.text)
             if after_space and text.startswith(" "):

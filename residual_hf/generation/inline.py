@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 
 
 class Inline(NamedTuple):
-    """A part of a block with markup; see `markup`. A `link` is around a word of the translation in any case."""
+    """A part of a block with markup; see `markup`. A `link` is around a word of the translation in any case.
+
+    `raised`: it is a superscript, whose letter after a word is the sign of a note.
+    """
 
     content: Any
     pieces: list[str | Inline] = []  # never changed
     keep: bool = False
     link: bool = False
+    raised: bool = False
 
 
 Block = list[str | Inline]
@@ -27,8 +31,11 @@ def plain_text(block: Block) -> str:
 LINES = ("\n", "\v")
 """Characters before the start of a line."""
 AFTER_WORD = re.compile(r"(?:[^\W\d_][^\w\s]*|\d)\Z")
+AFTER_LONG_WORD = re.compile(r"[^\W\d_]{2}[^\w\s]*\Z")
 NOTE = re.compile(r"[\d*†‡§,–-]{1,5}|\[\w{1,4}\]")
 """What an element has that the model does not read: a number, or a sign in brackets, directly after a word."""
+RAISED_NOTE = re.compile(r"[^\W\d_]")
+"""The same of a superscript after a word of several letters; in "M<sup>r</sup>" it is a part of the word."""
 
 
 class Content(NamedTuple):
@@ -56,7 +63,7 @@ def read_block(block: Block, contents: list[Content], *, at_start: bool = True) 
             found.append(piece[1:] if is_word else piece)
             continue
         before, after = plain_text([previous])[-1:], plain_text([following])[:1]
-        if NOTE.fullmatch(plain_text([piece])) and AFTER_WORD.search(plain_text([previous])) and not after.isalnum():
+        if is_note(piece, previous) and not after.isalnum():
             piece = Inline(piece)
         empty = plain_text([piece]) == ""
         if (at_start and not found) or before in LINES:
@@ -66,6 +73,13 @@ def read_block(block: Block, contents: list[Content], *, at_start: bool = True) 
         contents.append(Content(piece.content, empty and before == after == " ", follows_word))
         found.append(piece._replace(content=number, pieces=read_block(piece.pieces, contents, at_start=False)))
     return found
+
+
+def is_note(piece: Inline, previous: str | Inline) -> bool:
+    text, before = plain_text([piece]), plain_text([previous])
+    if piece.raised and RAISED_NOTE.fullmatch(text):
+        return AFTER_LONG_WORD.search(before) is not None
+    return NOTE.fullmatch(text) is not None and AFTER_WORD.search(before) is not None
 
 
 def restored(block: Block, contents: list[Content]) -> Block:

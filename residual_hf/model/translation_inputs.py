@@ -31,6 +31,8 @@ ONE_LANGUAGE = ("summarization", "text2text-generation")
 TAG_PATTERN = re.compile(r"<2([^\W\d_][^\s<>]*)>")
 WORD_IN_CAPITALS = 4
 """Letters of a word, from which a text may be in capitals."""
+MARKUP = re.compile(rf"{TAG.pattern}|&(?:[A-Za-z]+\d*|#x?[\dA-Fa-f]+);")
+"""Tags, and the names of characters in HTML, such as `&nbsp;`."""
 BEFORE_SENTENCE = re.compile(r"(?:^|[.!?…]\s)\W{0,9}$")
 
 
@@ -56,11 +58,11 @@ def without_tag(text: str) -> str:
 
 
 def has_letters(text: str) -> bool:
-    """Whether a text has something to translate: letters of any script, outside of placeholders and addresses.
+    """Whether a text has something to translate: letters of any script, outside of placeholders, addresses and markup.
 
     Digits, punctuation, signs such as ² and №, emoji (also ℹ) and modifiers such as ˆ are no letters.
     """
-    return any(c.isalpha() and category(c) != "Lm" and c != "ℹ" for c in PLACEHOLDER.sub("", text))
+    return any(c.isalpha() and category(c) != "Lm" and c != "ℹ" for c in MARKUP.sub("", PLACEHOLDER.sub("", text)))
 
 
 def in_capitals(text: str, language: str | None, *, of_words: bool = False) -> str:

@@ -278,6 +278,24 @@ READ = {
 }
 
 
+NOTE = '<w:rPr><w:vertAlign w:val="superscript"/></w:rPr>'
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "expected"),
+    [
+        (PARAGRAPHS["a link"][0], [(True, False)]),
+        (PARAGRAPHS["the field of a link"][0], [(True, False)]),
+        (READ["the simple field of a link"][0], [(True, False)]),
+        (run("the old king") + run("a", NOTE) + run(" sleeps"), [(False, True)]),
+        (run("a sentence with ") + run("bold", BOLD) + run(" and ") + CONTROL.format(run("x")), [(False, False)] * 2),
+    ],
+)
+def test_links_and_superscripts_are_known(tmp_path, paragraph, expected):
+    (block,) = read_document(word(tmp_path / "a.docx", paragraph)).blocks
+    assert [(piece.link, piece.raised) for piece in block if not isinstance(piece, str)] == expected
+
+
 @pytest.mark.parametrize(("paragraph", "read"), READ.values(), ids=READ)
 def test_the_model_reads_sentences_and_layout_stays(tmp_path, monkeypatch, paragraph, read):
     source = word(tmp_path / "a.docx", paragraph)

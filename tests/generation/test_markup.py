@@ -325,12 +325,19 @@ def test_spaces_around_what_has_no_text(source, read, written, restored_as):
     [
         ("<p>The king<sup>1</sup> sleeps.</p>", "Der König schläft.", "<p>Der König<sup>1</sup> schläft.</p>"),
         ("the king<sup><a href=x>2</a></sup> sleeps", "der König ruht", "der König<sup><a href=x>2</a></sup> ruht"),
+        ("<p>The king<sup>a</sup> sleeps.</p>", "Der König schläft.", "<p>Der König<sup>a</sup> schläft.</p>"),
+        ("the king,<SUP><i>b</i></SUP> sleeps", "der König, schläft", "der König,<SUP><i>b</i></SUP> schläft"),
     ],
 )
 def test_numbers_of_notes_in_html_stay(source, translation, expected):
     found = document(source, markup=True)
-    assert found.sentences == [visible_text(re.sub("<sup>.*?</sup>", "", source))]
+    assert found.sentences == [visible_text(re.sub("(?i)<sup>.*?</sup>", "", source))]
     assert found.join([translation], [aligned(found.sentences[0], translation, "0-0 1-1 2-2")]) == expected
+
+
+@pytest.mark.parametrize("source", ["M<sup>r</sup> Fox", "the king<b>s</b> sleep", "the 1<sup>st</sup> king"])
+def test_letters_of_words_are_read(source):
+    assert document(source, markup=True).sentences == [re.sub("<.*?>", "", source)]
 
 
 def test_an_element_may_go_over_sentences():

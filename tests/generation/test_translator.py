@@ -83,8 +83,9 @@ KEPT = [
     *("-", "...", "123", "12:30 - 14:00", "* * *", "😊", "6171-1231", " 50 % ", "٣٤", "½ ²", "№ 7", "①"),
     *("👩\u200d⚕\ufe0f", "🇩🇪", "ℹ\ufe0f", "1\ufe0f\u20e3", "Ⅳ.", "。", "ーー", "ـــ", "\u0301", "\u200b", "\ue000"),
     *("{name}", "%1$s: 5", "https://example.org/a?b=c"),
+    *("<b>", "<b>5</b>", '<img src="a.png"/>', "&nbsp;", "&#xa0;-&#160;"),
 ]
-READ = ["5 km", "7 Hunde", "№ 5a", "三", "कि", "ไทย", "ª", "x {name}", "<b>5</b>"]
+READ = ["5 km", "7 Hunde", "№ 5a", "三", "कि", "ไทย", "ª", "x {name}", "<b>Hund</b>", "a < b > c", "R&D; X"]
 
 
 def test_lines_without_letters_are_kept_whoever_translates(plain):
