@@ -8,8 +8,10 @@ and errors of usage answer at once.
 
 import os
 
-# Threads of PyTorch that wait for each other block: beside another program, threads that spin are many times as slow.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when PyTorch is imported
+# Threads of PyTorch wait for each other in a loop for some 0.1 ms, in which most others end, and then block: beside
+# another program, threads that only loop are many times as slow. Both are read when PyTorch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 from residual_hf.cli import main
 

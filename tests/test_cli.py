@@ -388,11 +388,12 @@ print(code, [name for name in slow if name in sys.modules], os.environ["TQDM_DIS
 
 def test_modes_are_listed_without_slow_imports_and_a_pipe_gets_no_progress_bars():
     environment = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"}
-    environment |= {"OMP_DISPLAY_ENV": "TRUE"}
+    environment |= {"OMP_DISPLAY_ENV": "VERBOSE"}
     finished = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, env=environment)
     openmp, _, own = finished.stderr.rpartition("OPENMP DISPLAY ENVIRONMENT END\n")
     assert own == "0 [] 1\n"
     assert "OMP_WAIT_POLICY = 'PASSIVE'" in openmp  # threads block where they wait
+    assert "GOMP_SPINCOUNT = '3000'" in openmp  # but not at once
 
 
 OWN = """

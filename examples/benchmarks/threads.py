@@ -22,8 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before PyTorch is imported, as `residual-hf` does
+import residual_hf_cli  # noqa: F401 -- how threads wait, before PyTorch is imported
 
+# isort: split
 import numpy as np
 import torch
 from decode_speed import GENERATED, SIZES, NumberTokenizer, make_model
