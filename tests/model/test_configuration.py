@@ -8,6 +8,7 @@ import pytest
 import torch
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
+from support.models import every_mode
 from transformers import AutoConfig, GenerationConfig
 
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -16,7 +17,6 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.options import option
 from residual_hf.model.presets import PRESETS
 
-OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
 SMALL = {"vocab_size": 30, "d_model": 16, "encoder_layers": 2, "decoder_layers": 3}
 SMALL |= {"encoder_attention_heads": 2, "decoder_attention_heads": 4, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
 UNUSUAL = {
@@ -52,7 +52,7 @@ def test_another_mode_for_a_saved_model_is_warned_of(tmp_path, caplog):
     assert "decoder_ln_mode: 'keel' given, but the saved config has None" in caplog.text
 
 
-@pytest.mark.parametrize("mode", OURS)
+@every_mode
 def test_every_mode_fills_in_its_defaults(mode):
     config = ResidualConfig(ln_mode=mode)
     assert (config.norm_type, config.init_style) == (

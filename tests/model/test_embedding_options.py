@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from support.models import SOURCE, TARGET, logits, make, randomise
+from support.models import SOURCE, TARGET, logits_of, make, randomise
 
 from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -82,16 +82,16 @@ def test_norm_stands_behind_the_sum_of_tokens_and_positions(mode):
 def test_the_bias_on_logits_is_trained_saved_and_seen_by_the_criterion(tie, fix_norm, tmp_path):
     model = make("resi_dual", output_bias=True, tie_word_embeddings=tie, fix_norm=fix_norm)
     assert not model.lm_head.bias.any()
-    without = logits(model)
+    without = logits_of(model)
     model = randomise(model)
     bias = model.lm_head.bias.detach().clone()
     with torch.no_grad():
         model.lm_head.bias.zero_()
-        without = logits(model)
+        without = logits_of(model)
         model.lm_head.bias.copy_(bias)
-    torch.testing.assert_close(logits(model), without + bias)
+    torch.testing.assert_close(logits_of(model), without + bias)
     model.save_pretrained(tmp_path)
-    assert torch.equal(logits(ResidualForConditionalGeneration.from_pretrained(tmp_path)), logits(model))
+    assert torch.equal(logits_of(ResidualForConditionalGeneration.from_pretrained(tmp_path)), logits_of(model))
     gradients = []
     for criterion in (None, LossMeter(0.0, "torch")):
         model.criterion = criterion
@@ -111,11 +111,11 @@ def test_the_bias_is_resized_with_the_vocabulary(share, tie):
             "post_ln", output_bias=True, fix_norm=True, share_encoder_decoder_embeddings=share, tie_word_embeddings=tie
         )
     )
-    before, bias = logits(model), model.lm_head.bias.detach().clone()
+    before, bias = logits_of(model), model.lm_head.bias.detach().clone()
     resize = model.resize_token_embeddings if share else model.resize_decoder_token_embeddings
     resize(35)
     assert model.lm_head.bias.shape == (35,) and torch.equal(model.lm_head.bias[:30], bias)
-    torch.testing.assert_close(logits(model)[..., :30], before)
+    torch.testing.assert_close(logits_of(model)[..., :30], before)
     assert (model.lm_head.weight is model.model.decoder.embed_tokens.weight) is tie
 
 
