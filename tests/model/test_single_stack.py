@@ -225,7 +225,7 @@ def test_the_width_of_a_single_stack_need_not_suit_the_heads_of_the_other(stack)
             {"is_decoder_only": True, "share_encoder_decoder_embeddings": False},
             "share_encoder_decoder_embeddings: False given, must be True in a model with is_decoder_only",
         ),
-        ({"is_encoder_only": True, "classifier_pooling": "max"}, "classifier_pooling cannot be 'max'"),
+        ({"is_encoder_only": True, "classifier_pooling": "max"}, "classifier_pooling: 'max' given, must be one of"),
     ],
 )
 def test_bad_configs_are_refused(fields, message):
