@@ -94,10 +94,10 @@ EVERYWHERE = {
         set_fields(vocab_size=2**40, decoder_vocab_size=2**40),
         rf"embed_tokens.weight \(94, 16\) instead of \({2**40}, 16\)",
     ),
-    "more positions": (set_fields(max_position_embeddings=2**40), f"max_position_embeddings must be .* not {2**40}"),
+    "more positions": (set_fields(max_position_embeddings=2**40), f"max_position_embeddings: {2**40} given, must be "),
     "infinite epsilon": (
         set_fields(layer_norm_eps=float("inf")),
-        "layer_norm_eps must be above 0 and finite, not inf",
+        "layer_norm_eps: inf given, must be a number > 0 and < inf",
     ),
     "another mode": (set_fields(ln_mode="post_ln"), "unknown: .*boundary.norm"),
     "future mode": (

@@ -23,7 +23,7 @@ from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
 from .ln_modes import NormAtEnd
 from .norms import TEXT_NORM_TYPES
-from .options import check_choice, check_declared, from_mapping, option, unknown_choice, unknown_name
+from .options import check_declared, from_mapping, option, unknown_choice, unknown_name
 from .presets import PRESETS
 from .self_contained import code_fields, write_model_code
 from .stack_config import StackConfig
@@ -379,7 +379,8 @@ class ResidualConfig(PreTrainedConfig):
         if self.activation_function != "relu":
             from transformers.activations import ACT2FN  # takes as long to import as PyTorch
 
-            check_choice("activation_function", self.activation_function, ACT2FN)
+            if self.activation_function not in ACT2FN:
+                raise ValueError(unknown_choice("activation_function", self.activation_function, ACT2FN))
         for field in (f"{stack}_attention_heads" for stack in self.stacks):
             if self.d_model % (heads := getattr(self, field)):
                 raise ValueError(f"{field} must divide d_model, but {self.d_model} % {heads} is not 0")

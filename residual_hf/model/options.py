@@ -28,18 +28,17 @@ T = TypeVar("T")
 
 
 class Bound(NamedTuple):
-    """The demand of a bound on a number: a function, a sign and words."""
+    """The demand of a bound on a number: a function and its sign."""
 
     holds: Callable[[float, float], bool]
     sign: str
-    words: str
 
 
 BOUNDS = {
-    "above": Bound(operator.gt, ">", "above"),
-    "minimum": Bound(operator.ge, ">=", "at least"),
-    "below": Bound(operator.lt, "<", "below"),
-    "maximum": Bound(operator.le, "<=", "at most"),
+    "above": Bound(operator.gt, ">"),
+    "minimum": Bound(operator.ge, ">="),
+    "below": Bound(operator.lt, "<"),
+    "maximum": Bound(operator.le, "<="),
 }
 LARGEST = {int: 2**63 - 1, float: 3.4e38}  # what C code and float32 hold
 TYPE_NAMES = {
@@ -328,18 +327,8 @@ def _convert_number(value: Any, hint: Any, declared: Mapping[str, Any]) -> Any:
 
 
 def check_declared(f: Field, value: Any) -> None:
-    """Raise `ValueError` unless the value of a field has the choices and bounds that its `option` declares."""
-    if choices := f.metadata.get("choices"):
-        check_choice(f.name, value, choices)
-    for names in (("above", "minimum", "below"), ("maximum",)):
-        bounds = {name: f.metadata[name] for name in names if f.metadata.get(name) is not None}
-        if not all(BOUNDS[name].holds(value, bound) for name, bound in bounds.items()):
-            allowed = " and ".join(
-                "finite" if bound == math.inf else f"{BOUNDS[name].words} {bound}" for name, bound in bounds.items()
-            )
-            raise ValueError(f"{f.name} must be {allowed}, not {value}")
-
-
-def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} cannot be {value!r}. Allowed: {', '.join(sorted(map(str, choices)))}.")
+    """Raise `ValueError` unless a value has the choices and bounds that the `option` of its field declares."""
+    choices, bounds = f.metadata.get("choices"), (name for name in BOUNDS if f.metadata.get(name) is not None)
+    if (choices and value not in choices) or not all(BOUNDS[n].holds(value, f.metadata[n]) for n in bounds):
+        hint = type(value if f.default is None else f.default)
+        raise ValueError(refusal(f.name, value, allowed_values(hint, f.metadata)) + _advice(value, hint, f.metadata))

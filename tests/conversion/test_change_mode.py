@@ -4,8 +4,7 @@ from __future__ import annotations
 import pytest
 import torch
 from conversion.test_fold import build, logits
-from model.test_mode_invariants import SOURCE, TARGET, make
-from support.models import OURS
+from support.models import OURS, SOURCE, TARGET, make
 
 from residual_hf.base.errors import InputError
 from residual_hf.conversion import change_ln_mode, modes_from

@@ -7,7 +7,8 @@ import json
 
 import pytest
 import torch
-from support.single_stacks import MODES, SIZES, disturbed
+from support.models import every_mode
+from support.single_stacks import SIZES, disturbed
 from support.tiny_translator import SENTENCES, tiny_tokenizer
 
 from residual_hf import ResidualConfig, ResidualForCausalLM, ResidualForMaskedLM
@@ -85,7 +86,7 @@ def test_graphs_search_like_generate(target, mode, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", LOADERS)
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_graphs_of_every_mode_continue_texts_like_the_model(target, mode, tmp_path):
     needs(target)
     assert export(saved(tmp_path / "model", ln_mode=mode), target, tmp_path / "exported").identical >= 198

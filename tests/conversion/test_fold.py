@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from model.test_mode_invariants import SOURCE, TARGET, make
+from support.models import SOURCE, TARGET, make
 from support.single_stacks import SIZES, disturbed
 
 from residual_hf import (

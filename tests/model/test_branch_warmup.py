@@ -8,19 +8,17 @@ import math
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from support.models import SOURCE, TARGET, logits, make, randomise
+from support.models import SOURCE, TARGET, every_mode, logits_of, make, randomise
 from support.native_library import needs_kernels
 
 from residual_hf import ResidualForConditionalGeneration
 from residual_hf.conversion import change_ln_mode, fold_branch_warmup
 from residual_hf.model.branch_warmup import BranchWarmupSettings, advance_branch_warmup, branch_warmups
-from residual_hf.model.connections import LN_MODES, ResidualConnection
+from residual_hf.model.connections import ResidualConnection
 from residual_hf.model.layers import BRANCHES
 from residual_hf.model.profiling import profile_admin
 from residual_hf.native.decoder import packed_model
 
-OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
-modes = pytest.mark.parametrize("mode", OURS)
 WARMUP = {"schedule": "linear", "updates": 3}
 
 
@@ -63,23 +61,23 @@ def assert_near(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
 
 
-@modes
+@every_mode
 def test_branches_are_scaled_and_a_finished_warm_up_is_the_host_bitwise(mode):
     model = warming(mode)
     plain = host(mode, model)
-    finished = logits(plain)
-    assert_near(logits(model), logits(scale_branches(plain, lambda layer: min(1, 4 / (3 * layer)))))
-    assert not torch.equal(logits(model), finished)
-    assert torch.equal(logits(advance(model, 5)), finished)
+    finished = logits_of(plain)
+    assert_near(logits_of(model), logits_of(scale_branches(plain, lambda layer: min(1, 4 / (3 * layer)))))
+    assert not torch.equal(logits_of(model), finished)
+    assert torch.equal(logits_of(advance(model, 5)), finished)
     assert all(warmup.is_finished for warmup in branch_warmups(model))
 
 
-@modes
+@every_mode
 def test_folding_a_warm_up_keeps_the_logits(mode, tmp_path):
     model = warming(mode)
     folded = fold_branch_warmup(model)
     assert not branch_warmups(folded) and folded.config.branch_warmup is None
-    assert_near(logits(folded), logits(model))
+    assert_near(logits_of(folded), logits_of(model))
     assert fold_branch_warmup(advance(model, 5)) is model
 
 
@@ -135,7 +133,7 @@ def test_one_stack_can_be_branch_norm():
     assert len(branch_warmups(model)) == len(model.model.encoder.layers)
     folded = fold_branch_warmup(advance(model, 1000))
     assert [folded.config.of(stack).ln_mode for stack in ("encoder", "decoder")] == ["post_ln", "pre_ln"]
-    assert_near(logits(folded), logits(model))
+    assert_near(logits_of(folded), logits_of(model))
 
 
 @pytest.mark.parametrize(
@@ -236,5 +234,5 @@ def test_fast_decoding_follows_the_warm_up(mode):
 def test_starting_from_a_plain_model_is_a_finished_warm_up():
     post_ln = randomise(make("post_ln"))
     model = change_ln_mode(post_ln, "branch_norm")
-    assert torch.equal(logits(model), logits(post_ln))
+    assert torch.equal(logits_of(model), logits_of(post_ln))
     assert all(warmup.is_finished for warmup in branch_warmups(model))

@@ -6,7 +6,7 @@ import inspect
 import peft
 import pytest
 import torch
-from model.test_mode_invariants import make, randomise
+from support.models import make, randomise
 from transformers import BartForConditionalGeneration, GenerationConfig
 from transformers.generation import configuration_utils
 

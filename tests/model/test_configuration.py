@@ -8,6 +8,7 @@ import pytest
 import torch
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
+from support.models import every_mode
 from transformers import AutoConfig, GenerationConfig
 
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -16,7 +17,6 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.options import option
 from residual_hf.model.presets import PRESETS
 
-OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
 SMALL = {"vocab_size": 30, "d_model": 16, "encoder_layers": 2, "decoder_layers": 3}
 SMALL |= {"encoder_attention_heads": 2, "decoder_attention_heads": 4, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
 UNUSUAL = {
@@ -52,7 +52,7 @@ def test_another_mode_for_a_saved_model_is_warned_of(tmp_path, caplog):
     assert "decoder_ln_mode: 'keel' given, but the saved config has None" in caplog.text
 
 
-@pytest.mark.parametrize("mode", OURS)
+@every_mode
 def test_every_mode_fills_in_its_defaults(mode):
     config = ResidualConfig(ln_mode=mode)
     assert (config.norm_type, config.init_style) == (
@@ -115,7 +115,9 @@ def test_trainer_leaves_the_cache_out_of_predictions():
     assert ResidualConfig.keys_to_ignore_at_inference == ["past_key_values", "cache"]
 
 
+THREE_HEADS = {"encoder_attention_heads": 3, "decoder_attention_heads": 3}
 BAD = [
+    ({"position_counting": "tokens"}, "position_counting: 'tokens' given, must be one of 'real_tokens', 'all_tokens'"),
     ({"ln_mod": "pre_ln"}, "ln_mod: unknown field; did you mean 'ln_mode'"),
     ({"dual_scale": 0.05}, "dual_scale: unknown field; did you mean ln_mode_options={'dual_scale': ...}"),
     ({"ln_mode": "pre"}, "unknown ln_mode 'pre'; did you mean 'pre_ln'\\? Known: .*post_ln, pre_ln"),
@@ -129,21 +131,22 @@ BAD = [
         {"encoder_ln_mode": "pre_ln", "decoder_ln_mode": "pre_ln", "ln_mode_options": {"dual_scale": 1.0}},
         "ln_mode_options are for ln_mode 'resi_dual', which no stack uses",
     ),
-    ({"norm_type": "batch_norm"}, "norm_type cannot be 'batch_norm'. Allowed: .*rms_norm"),
-    ({"init_style": "he"}, "init_style cannot be 'he'. Allowed: .*fairseq_main"),
-    ({"position_embedding_type": "alibi"}, "position_embedding_type cannot be 'alibi'"),
-    ({"activation_function": "sine"}, "activation_function cannot be 'sine'"),
+    ({"norm_type": "batch_norm"}, "norm_type: 'batch_norm' given, must be one of .*rms_norm"),
+    ({"init_style": "he"}, "init_style: 'he' given, must be one of .*fairseq_main"),
+    ({"position_embedding_type": "alibi"}, "position_embedding_type: 'alibi' given"),
+    ({"activation_function": "sine"}, "unknown activation_function 'sine'"),
     ({"encoder_attention_heads": 7}, "encoder_attention_heads must divide d_model, but 512 % 7"),
-    ({"decoder_layers": 0}, "decoder_layers must be at least 1, not 0"),
-    ({"dropout": 1.0}, "dropout must be at least 0 and below 1, not 1.0"),
-    ({"layer_norm_eps": 0.0}, "layer_norm_eps must be above 0"),
-    ({"layer_norm_eps": float("inf")}, "layer_norm_eps must be above 0 and finite, not inf"),
-    ({"encoder_layers": 10**9}, "encoder_layers must be at most 10000, not 1000000000"),
-    ({"max_position_embeddings": 10**9}, "max_position_embeddings must be at most 1048576, not 1000000000"),
-    ({"ada_norm_scale": 0}, "ada_norm_scale must be above 0 and finite, not 0"),
-    ({"decoder_norm_type": "batch_norm"}, "decoder_norm_type cannot be 'batch_norm'. Allowed: .*rms_norm"),
-    ({"encoder_init_style": "he"}, "encoder_init_style cannot be 'he'. Allowed: .*fairseq_main"),
-    ({"d_model": 9, "encoder_attention_heads": 3, "decoder_attention_heads": 3}, "d_model must be even"),
+    ({"decoder_layers": 0}, "decoder_layers: 0 given, must be an integer >= 1"),
+    ({"dropout": 1.0}, "dropout: 1.0 given, must be a number >= 0 and < 1"),
+    ({"layer_norm_eps": 0.0}, "layer_norm_eps: 0.0 given, must be a number > 0"),
+    ({"layer_norm_eps": float("inf")}, "layer_norm_eps: inf given, must be a number > 0 and < inf"),
+    ({"encoder_layers": 10**9}, "encoder_layers: 1000000000 given, must be an integer >= 1 and <= 10000"),
+    ({"max_position_embeddings": 10**9}, "max_position_embeddings: 1000000000 given, .* <= 1048576"),
+    ({"ada_norm_scale": 0}, "ada_norm_scale: 0 given, must be a number > 0"),
+    ({"decoder_norm_type": "batch_norm"}, "decoder_norm_type: 'batch_norm' given, must be one of .*rms_norm"),
+    ({"encoder_init_style": "he"}, "encoder_init_style: 'he' given, must be one of .*fairseq_main"),
+    ({"d_model": 9, **THREE_HEADS}, "d_model must be even for sinusoidal positions, not 9"),
+    ({"d_model": 9, **THREE_HEADS, "position_embedding_type": "sinusoidal_marian"}, "d_model must be even"),
     ({"decoder_vocab_size": 9}, r"decoder_vocab_size \(9\) differs from vocab_size \(32000\)"),
     ({"eos_token_id": 32000}, "eos_token_id 32000 is outside the vocabulary of 32000"),
     ({"pad_token_id": None}, "pad_token_id must be set"),
@@ -171,9 +174,9 @@ def test_a_declared_range_of_a_derived_config_is_checked():
 
     assert (WithKernel().kernel, WithKernel(kernel=9, padding="valid").padding) == (3, "valid")
     for fields, message in (
-        ({"kernel": 0}, "kernel must be at least 1, not 0"),
-        ({"kernel": 10}, "kernel must be at most 9, not 10"),
-        ({"padding": "none"}, "padding cannot be 'none'. Allowed: same, valid."),
+        ({"kernel": 0}, "kernel: 0 given, must be an integer >= 1 and <= 9"),
+        ({"kernel": 10}, "kernel: 10 given, must be an integer >= 1 and <= 9"),
+        ({"padding": "none"}, "padding: 'none' given, must be one of 'same', 'valid'"),
     ):
         with pytest.raises(StrictDataclassError, match=message):
             WithKernel(**fields)

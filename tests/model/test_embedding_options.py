@@ -7,16 +7,13 @@ import math
 
 import pytest
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from support.models import SOURCE, TARGET, logits, make, randomise
+from support.models import LABELS, SOURCE, TARGET, logits_in_pieces, logits_of, make, randomise
 
 from residual_hf.losses.label_smoothing import LossMeter
-from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.embeddings import MarianPositions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 OPTIONS = {"position_counting": "all_tokens", "embedding_norm": True, "output_bias": True}
-LABELS = torch.cat([TARGET[:, 1:], torch.tensor([[2], [-100]])], dim=1)
 
 
 def test_rows_of_the_marian_table():
@@ -54,11 +51,7 @@ def test_counting_decides_whether_left_padding_matters():
 @pytest.mark.parametrize("mode", ["resi_dual", "pre_ln"])
 def test_cache_changes_nothing(mode):
     model = randomise(make(mode, **OPTIONS))
-    with torch.no_grad():
-        whole = model(SOURCE, decoder_input_ids=TARGET).logits
-        first = model(SOURCE, decoder_input_ids=TARGET[:, :2], use_cache=True)
-        second = model(SOURCE, decoder_input_ids=TARGET[:, 2:], past_key_values=first.past_key_values)
-    torch.testing.assert_close(torch.cat([first.logits, second.logits], 1), whole, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits_in_pieces(model, sizes=2), logits_of(model), rtol=1e-5, atol=1e-5)
     for cache in ("static", "dynamic"):
         settings = {"max_new_tokens": 5, "num_beams": 2, "cache_implementation": cache}
         out = model.generate(SOURCE, attention_mask=SOURCE.ne(1), **settings)
@@ -82,16 +75,15 @@ def test_norm_stands_behind_the_sum_of_tokens_and_positions(mode):
 def test_the_bias_on_logits_is_trained_saved_and_seen_by_the_criterion(tie, fix_norm, tmp_path):
     model = make("resi_dual", output_bias=True, tie_word_embeddings=tie, fix_norm=fix_norm)
     assert not model.lm_head.bias.any()
-    without = logits(model)
     model = randomise(model)
     bias = model.lm_head.bias.detach().clone()
     with torch.no_grad():
         model.lm_head.bias.zero_()
-        without = logits(model)
+        without = logits_of(model)
         model.lm_head.bias.copy_(bias)
-    torch.testing.assert_close(logits(model), without + bias)
+    torch.testing.assert_close(logits_of(model), without + bias)
     model.save_pretrained(tmp_path)
-    assert torch.equal(logits(ResidualForConditionalGeneration.from_pretrained(tmp_path)), logits(model))
+    assert torch.equal(logits_of(ResidualForConditionalGeneration.from_pretrained(tmp_path)), logits_of(model))
     gradients = []
     for criterion in (None, LossMeter(0.0, "torch")):
         model.criterion = criterion
@@ -111,17 +103,9 @@ def test_the_bias_is_resized_with_the_vocabulary(share, tie):
             "post_ln", output_bias=True, fix_norm=True, share_encoder_decoder_embeddings=share, tie_word_embeddings=tie
         )
     )
-    before, bias = logits(model), model.lm_head.bias.detach().clone()
+    before, bias = logits_of(model), model.lm_head.bias.detach().clone()
     resize = model.resize_token_embeddings if share else model.resize_decoder_token_embeddings
     resize(35)
     assert model.lm_head.bias.shape == (35,) and torch.equal(model.lm_head.bias[:30], bias)
-    torch.testing.assert_close(logits(model)[..., :30], before)
+    torch.testing.assert_close(logits_of(model)[..., :30], before)
     assert (model.lm_head.weight is model.model.decoder.embed_tokens.weight) is tie
-
-
-def test_other_words_are_refused():
-    with pytest.raises(StrictDataclassError, match="position_counting cannot be 'tokens'. Allowed: all_tokens"):
-        ResidualConfig(position_counting="tokens")
-    with pytest.raises(StrictDataclassError, match="d_model must be even for sinusoidal positions, not 9"):
-        ResidualConfig(d_model=9, encoder_attention_heads=3, decoder_attention_heads=3,
-                       position_embedding_type="sinusoidal_marian")  # fmt: skip

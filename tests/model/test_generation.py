@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.models import OURS, SOURCE, TARGET, every_mode, every_shape, logits_of, make, randomise
+from support.models import OURS, SOURCE, every_mode, every_shape, logits_in_pieces, logits_of, make, randomise
 from transformers import EncoderDecoderCache, StaticCache
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -33,29 +33,11 @@ def generate(model, source=SOURCE, **settings):
     return model.generate(source, **settings)
 
 
-def step_by_step(model, cache=None, sizes=(1, 1, 2)):
-    """Logits of decoding `TARGET` in pieces, each one after what the cache holds."""
-    mask, pieces = SOURCE.ne(1), []
-    with torch.no_grad():
-        memory = model.get_encoder()(SOURCE, attention_mask=mask)
-        for piece in TARGET.split(sizes, dim=1):
-            out = model(
-                attention_mask=mask,
-                encoder_outputs=memory,
-                decoder_input_ids=piece,
-                past_key_values=cache,
-                use_cache=True,
-            )
-            cache = out.past_key_values
-            pieces.append(out.logits)
-    return torch.cat(pieces, dim=1)
-
-
 @every_mode
 def test_decoding_with_a_cache_equals_the_full_pass(mode, models):
     full = logits_of(models(mode))
     tolerance = 1e-5 * max(1.0, full.abs().max().item())
-    torch.testing.assert_close(step_by_step(models(mode)), full, rtol=1e-5, atol=tolerance)
+    torch.testing.assert_close(logits_in_pieces(models(mode)), full, rtol=1e-5, atol=tolerance)
 
 
 @pytest.mark.parametrize(("mode", "beams"), [(mode, 3) for mode in OURS] + [("resi_dual", 1), ("realformer", 1)])
@@ -77,7 +59,7 @@ def test_static_cache_equals_the_full_pass(mode, models):
         StaticCache(config=model.config, max_cache_len=8),
         StaticCache(config=model.config, max_cache_len=SOURCE.shape[1]),
     )
-    torch.testing.assert_close(step_by_step(model, cache, (1, 1, 1, 1)), logits_of(model), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits_in_pieces(model, cache, (1, 1, 1, 1)), logits_of(model), rtol=1e-5, atol=1e-5)
 
 
 @every_mode

@@ -1,265 +1,185 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What must hold of the modes whatever the weights: reductions to each other, identities, counts."""
+"""What must hold of the modes beside their equations (`test_equations.py`): the bits and the start of simpler modes,
+precision, and for variants with options what other files test for every mode without."""
 
 from __future__ import annotations
 
 import json
-import math
-from functools import cache
 
 import pytest
 import torch
-from support.models import SOURCE, TARGET, copy_shared, encoder_in_and_out, logits, make, randomise
+from huggingface_hub.errors import StrictDataclassError
+from support.models import SOURCE, TARGET, copy_shared, logits_in_pieces, logits_of, make, randomise
 from support.reference import FIXTURES
 from torch import nn
 
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.modes_gpas import GPAS
+from residual_hf.model.modes_multi_stream import sinkhorn
+from residual_hf.model.modes_skip_scaling import XSkipLN
 
 
-@pytest.mark.parametrize(
-    ("mode", "fields"),
+def options(**values):
+    return {"ln_mode_options": values}
+
+
+def parametrize(names, cases):
+    ids = ["-".join(str(value) for value in case if value != {}) for case in cases]
+    return pytest.mark.parametrize(names, cases, ids=ids)
+
+
+SHALLOW = {"encoder_layers": 1, "decoder_layers": 1}
+
+
+@parametrize(
+    ("mode", "fields", "host"),
     [
-        ("admin", {}),
-        ("admin_torch", {"ln_mode_options": {"target": "linear"}}),
-        ("admin_torch", {"ln_mode_options": {"target": "linear", "learned": True}}),
-        ("wskip_ln", {}),
-        ("xskip_ln", {"ln_mode_options": {"skip_scale": 1.0}}),
+        ("admin", {}, "post_ln"),
+        ("admin_torch", options(target="linear"), "post_ln"),
+        ("admin_torch", options(target="linear", learned=True), "post_ln"),
+        ("wskip_ln", {}, "post_ln"),
+        ("xskip_ln", options(skip_scale=1.0), "post_ln"),
+        ("mix_ln", {"norm_type": "layer_norm", **options(fraction=0.0)}, "pre_ln"),
+        ("layer_scale", options(initial_scale=1.0), "pre_ln"),
+        ("ln_scaling", {"norm_type": "layer_norm", **SHALLOW}, "pre_ln"),
+        *((f"{host}_gpas", {}, host) for host in ("pre_ln", "ln_scaling", "sandwich_ln", "deep_norm", "mix_ln")),
     ],
-    ids=lambda value: (
-        value if isinstance(value, str) else "-".join(map(str, value.get("ln_mode_options", {}).values()))
-    ),
 )
-def test_a_shortcut_of_weight_one_is_post_ln_bitwise(mode, fields):
-    post_ln = randomise(make("post_ln"))
-    assert torch.equal(logits(copy_shared(post_ln, make(mode, **fields))), logits(post_ln))
+def test_special_values_give_the_bits_of_a_simpler_mode(mode, fields, host):
+    model = randomise(make(host, **(SHALLOW if fields.keys() >= SHALLOW.keys() else {})))
+    assert torch.equal(logits_of(copy_shared(model, make(mode, **fields))), logits_of(model))
 
 
 def test_rskip_of_order_one_is_post_ln_bitwise():
-    post_ln = randomise(make("post_ln"))
-    model = make("rskip_ln", ln_mode_options={"skip_order": 1})
-    renamed = {name.replace(".norm.", ".norms.0."): tensor for name, tensor in post_ln.state_dict().items()}
-    model.load_state_dict(renamed)
-    assert torch.equal(logits(model), logits(post_ln))
+    post_ln, model = randomise(make("post_ln")), make("rskip_ln", **options(skip_order=1))
+    model.load_state_dict({name.replace(".norm.", ".norms.0."): p for name, p in post_ln.state_dict().items()})
+    assert torch.equal(logits_of(model), logits_of(post_ln))
 
 
 def test_resi_dual_without_its_dual_norm_is_post_ln_bitwise():
     post_ln = randomise(make("post_ln"))
-    model = copy_shared(post_ln, make("resi_dual", ln_mode_options={"dual_scale": 0.3}))
+    model = copy_shared(post_ln, make("resi_dual", **options(dual_scale=0.3)))
     for stack in (model.model.encoder, model.model.decoder):
         nn.init.zeros_(stack.boundary.norm.weight)
         nn.init.zeros_(stack.boundary.norm.bias)
-    assert torch.equal(logits(model), logits(post_ln))
+    assert torch.equal(logits_of(model), logits_of(post_ln))
 
 
-def test_resi_dual_main_stream_is_post_ln_whatever_the_dual_norm():
-    post_ln = randomise(make("post_ln"))
-    model = copy_shared(post_ln, make("resi_dual"))
-    states = [
-        m.model.encoder(SOURCE, attention_mask=SOURCE.ne(1), output_hidden_states=True).hidden_states[:-1]
-        for m in (post_ln, model)
-    ]
-    assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
-
-
-@pytest.mark.parametrize("scale", [0.5, 3.0])
-def test_constant_shortcuts_agree(scale):
-    xskip = randomise(make("xskip_ln", ln_mode_options={"skip_scale": scale}))
-    admin = copy_shared(xskip, make("admin"))
-    for name, parameter in admin.named_parameters():
-        if name.endswith("omega"):
-            nn.init.constant_(parameter, scale)
-    torch.testing.assert_close(logits(admin), logits(xskip), rtol=1e-5, atol=1e-6)
-
-
-def zero_branches(model):
-    for module in model.modules():
-        if getattr(module, "role", None) in ("attention_output", "ffn_out"):
-            nn.init.zeros_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-    return model
-
-
-@pytest.mark.parametrize(
-    ("mode", "fields", "factor"),
+@parametrize(
+    ("mode", "values"),
     [
-        ("t_fixup", {}, 1.0),
-        ("rezero", {}, 1.0),
-        ("fixup", {}, 1.0),
-        ("xskip", {"ln_mode_options": {"skip_scale": 1.5}}, 1.5**4),
-        ("b2t_no_ln", {}, (min(2 / 12, 2**-0.15) + 16**-0.2) ** 2),
+        ("dense_former", {"dilation": 2}),
+        ("dense_former", {"dynamic": True}),
+        *(("hyper_connections", {"streams": n, "dynamic": dynamic}) for n in (1, 2, 4) for dynamic in (False, True)),
     ],
-    ids=["t_fixup", "rezero", "fixup", "xskip", "b2t_no_ln"],
 )
-def test_stack_without_branches_scales_its_input(mode, fields, factor):
-    x, out = encoder_in_and_out(zero_branches(make(mode, **fields)))
-    torch.testing.assert_close(out, factor * x, rtol=1e-6, atol=1e-6)
+def test_a_fresh_model_is_pre_ln(mode, values):
+    pre_ln = make("pre_ln")
+    model = copy_shared(pre_ln, make(mode, **options(**values)))
+    torch.testing.assert_close(logits_of(model), logits_of(pre_ln), rtol=1e-5, atol=1e-5)
 
 
-def test_fresh_rezero_is_the_identity():
-    x, out = encoder_in_and_out(make("rezero"))
-    assert torch.equal(out, x)
+VARIANTS = parametrize(
+    ("mode", "fields"),
+    [
+        ("hybrid_norm", options(star=True)),
+        ("hyper_connections", options(streams=2, dynamic=False)),
+        ("attention_residuals", options(block_size=4)),
+        ("attention_residuals", options(delta=True)),
+        ("siamese_norm", options(hybrid=True)),
+        ("mhc", options(learned_end=True)),
+        ("mhc", options(mixing="kronecker")),
+        ("pre_ln", {"norm_type": "scale_norm"}),
+        ("post_ln", {"norm_type": "ada_norm"}),
+        ("mhc", {"norm_type": "scale_norm"}),
+    ],
+)
 
 
-def test_fresh_fixup_predicts_nothing_when_its_output_is_untied():
-    model = make("fixup", tie_word_embeddings=False)
-    assert logits(model).abs().max() == 0
-    loss = model(SOURCE, attention_mask=SOURCE.ne(1), labels=TARGET).loss
-    assert loss.item() == pytest.approx(math.log(30))
-    assert logits(make("fixup")).abs().max() > 0  # tied: y_0 E^T
+@VARIANTS
+def test_neither_a_cache_nor_padding_of_the_source_makes_a_difference(mode, fields):
+    model = randomise(make(mode, **fields))
+    full, alone = logits_of(model), SOURCE[1:, :3]
+    close = {"rtol": 1e-4, "atol": 1e-4 * full.abs().max().item()}
+    torch.testing.assert_close(logits_in_pieces(model), full, **close)
+    torch.testing.assert_close(logits_of(model, alone, alone.ne(1), TARGET[1:]), full[1:], **close)
 
 
-def test_rezero_has_one_gate_per_layer_or_one_per_branch():
-    shared, single = make("rezero"), make("rezero", ln_mode_options={"gate": "sublayer"})
-    count = {id(m): [n for n, _ in m.named_parameters() if n.endswith("alpha")] for m in (shared, single)}
-    assert len(count[id(shared)]) == 2 + 3
-    assert len(count[id(single)]) == 2 * 2 + 3 * 3
-    with torch.no_grad():
-        for model in (shared, single):
-            for name, parameter in model.named_parameters():
-                if name.endswith("alpha"):
-                    parameter.fill_(0.7)
-    torch.testing.assert_close(logits(copy_shared(shared, single)), logits(shared))
+@VARIANTS
+def test_a_saved_model_gives_the_same_numbers_and_trains_all_parameters(mode, fields, tmp_path):
+    model = randomise(make(mode, **fields))
+    model.save_pretrained(tmp_path)
+    loaded = ResidualForConditionalGeneration.from_pretrained(tmp_path).eval()
+    assert torch.equal(logits_of(loaded), logits_of(model))
+    model.train()(SOURCE, attention_mask=SOURCE.ne(1), labels=TARGET).loss.backward()
+    assert all(p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
 
 
-def test_realformer_of_one_layer_is_post_ln():
-    depth = {"encoder_layers": 1, "decoder_layers": 1, "attention": "eager"}
-    post_ln = randomise(make("post_ln", **depth))
-    assert torch.equal(logits(copy_shared(post_ln, make("realformer", **depth))), logits(post_ln))
+@VARIANTS
+def test_bfloat16_stays_bfloat16(mode, fields):
+    out = logits_of(make(mode, **fields).to(torch.bfloat16))
+    assert out.dtype == torch.bfloat16 and out.isfinite().all()
 
 
-@pytest.mark.parametrize("running_mean", [False, True])
-def test_realformer_masks_padding_in_every_layer(running_mean):
-    model = randomise(make("realformer", "eager", encoder_layers=3, ln_mode_options={"running_mean": running_mean}))
-    with torch.no_grad():
-        outputs = model(SOURCE, attention_mask=SOURCE.ne(1), decoder_input_ids=TARGET, output_attentions=True)
-    for weights in (*outputs.encoder_attentions, *outputs.cross_attentions):
-        assert weights[1, :, :, 3:].abs().max() == 0
-        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
+def test_streams_keep_their_precision_under_autocast():
+    connection = make("hyper_connections").model.encoder.layers[0].ffn_residual
+    stream = tuple(torch.randn(4, 2, 3, 16))
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = connection(stream, lambda h: torch.zeros_like(h, dtype=torch.bfloat16))
+    for before, after in zip(stream, mixed, strict=True):  # a fresh model does not mix
+        assert torch.equal(before, after)
 
 
-def test_realformer_without_new_scores_repeats_the_first_attention():
-    model = randomise(make("realformer", "eager"))
-    later = model.model.encoder.layers[1].self_attn
-    nn.init.zeros_(later.q_proj.weight)
-    nn.init.zeros_(later.q_proj.bias)
-    with torch.no_grad():
-        first, second = model.model.encoder(SOURCE[:1], output_attentions=True).attentions
-    torch.testing.assert_close(second, first)
+def test_sinkhorn_gives_doubly_stochastic_matrices():
+    matrices = sinkhorn(torch.randn(50, 4, 4, generator=torch.Generator().manual_seed(0)))
+    assert matrices.min() > 0
+    for dim in (-1, -2):
+        torch.testing.assert_close(matrices.sum(dim), torch.ones(50, 4), rtol=0, atol=1e-3)
 
 
-def test_realformer_needs_eager_attention():
-    with pytest.raises(ValueError, match="'realformer' needs attn_implementation 'eager', not 'sdpa'"):
-        make("realformer", "sdpa")
+def test_compiled_sinkhorn_has_the_values_and_gradients_of_its_steps():
+    logits = torch.randn(4, 5, 4, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    weights = torch.randn(4, 5, 4, 4)
+    expected = logits
+    for _ in range(20):
+        expected = expected.log_softmax(-2).log_softmax(-1)
+    for made in (sinkhorn(logits), torch.compile(sinkhorn, backend="aot_eager", fullgraph=True)(logits)):
+        torch.testing.assert_close(made, expected.exp())
+        gradients = [
+            torch.autograd.grad((m * weights).sum(), logits, retain_graph=True)[0] for m in (made, expected.exp())
+        ]
+        torch.testing.assert_close(*gradients)
 
 
-def test_dlcl_post_with_one_hot_weights_is_post_ln():
-    post_ln = randomise(make("post_ln"))
-    for parameter in (p for name, p in post_ln.named_parameters() if ".norm." in name):
-        nn.init.ones_(parameter) if parameter.mean() > 0.5 else nn.init.zeros_(parameter)
-    model = copy_shared(post_ln, make("dlcl_post"))
-    for name, parameter in model.named_parameters():
-        if name.endswith("mix.weight"):
-            nn.init.zeros_(parameter)
-            nn.init.ones_(parameter[-1:])
-    torch.testing.assert_close(logits(model), logits(post_ln), rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("streams", [1, 3, 6])
+def test_kronecker_mixing_needs_a_power_of_two(streams):
+    with pytest.raises(StrictDataclassError, match=f"streams: {streams} given, must be a power of 2 above 1"):
+        make("mhc", **options(mixing="kronecker", streams=streams))
 
 
-def test_b2t_without_its_edge_is_post_ln_and_with_it_is_not():
-    post_ln = randomise(make("post_ln"))
-    b2t = copy_shared(post_ln, make("b2t"))
-    assert (logits(b2t) - logits(post_ln)).abs().max() > 1e-2
-    layer = b2t.model.encoder.layers[0]
-    x = torch.randn(1, 3, 16)
-    a = nn.functional.normalize(torch.randn(1, 3, 16))
-    middle, kept = layer.self_attn_residual((x,), lambda z: a)
-    assert torch.equal(kept, x)
-    assert torch.equal(middle, layer.self_attn_residual.norm(x + a))
-    (out,) = layer.ffn_residual((middle, kept), lambda z: a)
-    assert torch.equal(out, layer.ffn_residual.norm(x + (middle + a)))
+@pytest.mark.parametrize(("depth", "fraction", "count"), [(3, 0.25, 0), (5, 0.25, 1), (100, 0.29, 29)])
+def test_mix_ln_counts_layers_from_below_rounding_down(depth, fraction, count):
+    layers = make("mix_ln", encoder_layers=depth, **options(fraction=fraction)).model.encoder.layers
+    assert [layer.ffn_residual.is_post for layer in layers] == [True] * count + [False] * (depth - count)
+
+
+def test_gpas_composes_with_a_mode_of_a_user():
+    class MyGPAS(GPAS, XSkipLN):
+        scales_shortcut = True
+
+    place = make("xskip_ln").model.encoder.layers[1].self_attn_residual.place
+    connection = MyGPAS(ResidualConfig(ln_mode="xskip_ln", d_model=16, encoder_attention_heads=2).of("encoder"), place)
+    nn.init.ones_(connection.gate)
+    x, a = torch.randn(2, 1, 3, 16)
+    shortcut = 2.0 * x * (1 - torch.sigmoid(torch.tensor(1.0)))
+    torch.testing.assert_close(connection((x,), lambda z: a)[0], connection.norm(shortcut + a))
 
 
 def test_looklinear_feed_forward_is_linear_at_the_start():
     ffn = make("post_ln", init_style="looklinear").model.encoder.layers[0].ffn
     x, y = torch.randn(2, 5, 16)
     torch.testing.assert_close(ffn(x)[0] + ffn(y)[0], ffn(x + y)[0], rtol=1e-4, atol=2e-6)
-
-
-def test_sub_ln_makes_attention_blind_to_the_scale_of_values():
-    attention = randomise(make("sub_ln")).model.encoder.layers[0].self_attn
-    nn.init.zeros_(attention.v_proj.bias)
-    x = torch.randn(2, 5, 16)
-    before = attention(x)[0]
-    with torch.no_grad():
-        attention.v_proj.weight.mul_(7.0)
-    torch.testing.assert_close(attention(x)[0], before, rtol=1e-4, atol=1e-4)
-
-
-def test_normformer_head_scale_before_the_output_scales_its_weight():
-    model = randomise(make("normformer", ln_mode_options={"head_scale_position": "pre_out"}))
-    attention = model.model.encoder.layers[0].self_attn
-    with torch.no_grad():
-        attention.inner["heads"].weight.fill_(2.0)
-    x = torch.randn(2, 5, 16)
-    before = attention(x)[0]
-    with torch.no_grad():
-        attention.inner["heads"].weight.fill_(1.0)
-        attention.out_proj.weight.mul_(2.0)
-    torch.testing.assert_close(attention(x)[0], before)
-
-
-@cache
-def count_parameters(name):
-    attention = "eager" if name == "realformer" else "sdpa"
-    with torch.device("meta"):
-        config = ResidualConfig(vocab_size=100, ln_mode=name)
-        model = ResidualForConditionalGeneration._from_config(config, attn_implementation=attention)
-    return sum(p.numel() for p in model.parameters())
-
-
-@pytest.mark.parametrize(
-    ("mode", "extra"),
-    [
-        ("resi_dual", 4 * 512),
-        ("pre_ln", 4 * 512),
-        ("admin", 30 * 512),
-        ("rskip_ln", 30 * 2 * 512),
-        ("rezero", -30 * 2 * 512 + 12),
-        ("deep_norm", 0),
-        ("xskip_ln", 0),
-        ("b2t", 0),
-        ("realformer", 0),
-        ("t_fixup", -30 * 2 * 512),
-        ("dlcl_post", 2 * sum(range(1, 8)) + 12 * 2 * 512),
-        ("dense_former", 4 * 512 + 2 * 6 * 9 // 2),
-    ],
-)
-def test_number_of_parameters_beside_post_ln_of_the_base_model(mode, extra):
-    assert count_parameters(mode) - count_parameters("post_ln") == extra
-
-
-def test_deep_norm_is_a_constant_shortcut():
-    deep = randomise(make("deep_norm"))
-    alphas = {"encoder": 0.81 * (2**4 * 3) ** (1 / 16), "decoder": 9**0.25}  # DeepNet, table 2: N = 2, M = 3
-    options = {f"{stack}_ln_mode_options": {"skip_scale": alpha} for stack, alpha in alphas.items()}
-    torch.testing.assert_close(logits(copy_shared(deep, make("xskip_ln", **options))), logits(deep))
-
-
-def test_fresh_dlcl_weights_are_means():
-    for mode in ("dlcl_post", "dlcl_pre"):
-        mixes = [p for name, p in make(mode).named_parameters() if name.endswith("mix.weight")]
-        assert max(map(len, mixes)) == 3 + 1
-        for weights in mixes:
-            torch.testing.assert_close(weights, torch.full_like(weights, 1 / len(weights)))
-
-
-def test_dual_scale_matters_through_eps_only():
-    """LN(s*r) = LN(r) but for eps: the scale keeps fp16 in range and hardly changes the numbers."""
-    full = randomise(make("resi_dual"))
-    small = copy_shared(full, make("resi_dual", ln_mode_options={"dual_scale": 0.05}))
-    difference = (logits(full) - logits(small)).abs().max()
-    assert 0 < difference < 1e-3
 
 
 def test_t_fixup_scales_the_plain_initialisation():

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support.models import logits, make
+from support.models import OURS, logits_of, make
 from torch import nn
 
 from residual_hf.model.configuration_image import ResidualImageConfig
@@ -16,17 +16,16 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.norms import NORM_TYPES, AdaNorm, ScaleNorm, build_norm
 
-OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
 WITHOUT_NORMS = {"b2t_no_ln", "fixup", "rezero", "skip_init", "t_fixup", "xskip"}
 
 
 def test_scale_norm_has_the_length_of_its_gain():
-    norm = ScaleNorm(16)
-    x = 5 * torch.randn(3, 16) + 2
-    torch.testing.assert_close(norm(x).norm(dim=-1), torch.full((3,), 4.0))
+    norm = ScaleNorm(16).double()
+    x = 5 * torch.randn(3, 16, dtype=torch.float64) + 2
+    torch.testing.assert_close(norm(x).norm(dim=-1), torch.full((3,), 4.0, dtype=torch.float64))
     torch.testing.assert_close(norm(7 * x), norm(x))
     nn.init.constant_(norm.weight, 0.3)
-    torch.testing.assert_close(norm(x).norm(dim=-1), torch.full((3,), 0.3))
+    torch.testing.assert_close(norm(x).norm(dim=-1), torch.full((3,), 0.3, dtype=torch.float64))
     assert norm(torch.zeros(2, 16)).abs().max() == 0
 
 
@@ -48,12 +47,12 @@ def test_functions_in_the_place_of_norms_equal_their_formulas(kind):
 
 
 def test_ada_norm_equals_its_formula():
-    x = (3 * torch.randn(4, 16, dtype=torch.float32) + 1).requires_grad_()
+    x = (3 * torch.randn(4, 16, dtype=torch.float64) + 1).requires_grad_()
     z = AdaNorm(16, eps=0.0)(x)
     y = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
     torch.testing.assert_close(z, 2 * (1 - 0.1 * y) * y)
-    torch.testing.assert_close(z.mean(-1), torch.full((4,), -2 * 0.1 * 15 / 16))
-    weight = torch.randn(4, 16)
+    torch.testing.assert_close(z.mean(-1), torch.full((4,), -2 * 0.1 * 15 / 16, dtype=torch.float64))
+    weight = torch.randn(4, 16, dtype=torch.float64)
     (gradient,) = torch.autograd.grad((weight * z).sum(), x, retain_graph=True)
     (constant_factor,) = torch.autograd.grad((weight * 2 * (1 - 0.1 * y.detach()) * y).sum(), x, retain_graph=True)
     (whole,) = torch.autograd.grad((weight * 2 * (1 - 0.1 * y) * y).sum(), x)
@@ -64,8 +63,8 @@ def test_ada_norm_equals_its_formula():
 def test_the_constant_of_ada_norm_is_a_field_of_the_config():
     one, two = (make("pre_ln", norm_type="ada_norm", ada_norm_scale=scale) for scale in (1, 2.0))
     assert {module.scale for module in one.modules() if isinstance(module, AdaNorm)} == {1}
-    assert not torch.equal(logits(one), logits(two))
-    assert torch.equal(logits(make("pre_ln", norm_type="ada_norm")), logits(two))
+    assert not torch.equal(logits_of(one), logits_of(two))
+    assert torch.equal(logits_of(make("pre_ln", norm_type="ada_norm")), logits_of(two))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_norm_types_work_with_every_mode(mode, norm_type):
     assert not any(isinstance(module, nn.LayerNorm) for module in model.modules())
     if norm_type is ScaleNorm:
         assert all(norm.weight.item() == pytest.approx(norm.size**0.5) for norm in norms)
-    assert logits(model).isfinite().all()
+    assert logits_of(model).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

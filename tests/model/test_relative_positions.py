@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.models import LABELS, SOURCE, TARGET, logits, make, randomise
+from support.models import LABELS, SOURCE, TARGET, logits_in_pieces, logits_of, make, randomise
 from support.native_library import needs_kernels
 from transformers import EncoderDecoderCache, StaticCache, T5Config
 from transformers.models.t5.modeling_t5 import T5Attention
@@ -54,26 +54,18 @@ def test_layers_add_the_bias_of_their_stack():
 def test_cached_decoding_equals_the_full_pass(mode):
     attention = "eager" if mode == "realformer" else "sdpa"
     model = model_of(mode, attention=attention)
-    full = logits(model)
+    full = logits_of(model)
     static = EncoderDecoderCache(*(StaticCache(config=model.config, max_cache_len=n) for n in (8, SOURCE.shape[1])))
-    memory = model.get_encoder()(SOURCE, attention_mask=SOURCE.ne(1))
-    inputs = {"encoder_outputs": memory, "attention_mask": SOURCE.ne(1), "use_cache": True}
     for cache in (None, None if mode == "realformer" else static):
-        steps = []
-        for t in range(TARGET.shape[1]):
-            with torch.no_grad():
-                output = model(**inputs, decoder_input_ids=TARGET[:, t : t + 1], past_key_values=cache)
-            cache = output.past_key_values
-            steps.append(output.logits)
-        torch.testing.assert_close(torch.cat(steps, dim=1), full, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(logits_in_pieces(model, cache, 1), full, rtol=1e-4, atol=1e-4)
 
 
 def test_padding_and_implementation_make_no_difference():
     model = model_of()
-    expected = logits(model)
+    expected = logits_of(model)
     eager = make("pre_ln", attention="eager", **RELATIVE)
     eager.load_state_dict(model.state_dict())
-    torch.testing.assert_close(logits(eager), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits_of(eager), expected, rtol=1e-4, atol=1e-4)
     left = SOURCE[1:].roll(2, dims=1)  # the padding of the second sentence on its left
     with torch.no_grad():
         moved = model(left, attention_mask=left.ne(1), decoder_input_ids=TARGET[1:]).logits
@@ -92,7 +84,7 @@ def test_gradients_reach_the_biases_and_a_saved_model_is_the_same(reentrant, tmp
     if not reentrant:
         model.eval().save_pretrained(tmp_path)
         loaded = ResidualForConditionalGeneration.from_pretrained(tmp_path).eval()
-        assert torch.equal(logits(loaded), logits(model))
+        assert torch.equal(logits_of(loaded), logits_of(model))
 
 
 @needs_kernels

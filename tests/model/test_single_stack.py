@@ -8,7 +8,8 @@ import copy
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from support.single_stacks import MODES, SIZES, causal, disturbed, left_padded, logits_by_steps
+from support.models import every_mode
+from support.single_stacks import SIZES, causal, disturbed, left_padded, logits_by_steps
 from transformers import (
     AttentionInterface,
     AutoConfig,
@@ -29,7 +30,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.conversion import change_ln_mode
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_every_mode_trains_saves_reloads_and_decodes_with_a_cache(mode, tmp_path):
     model = causal(ln_mode=mode)
     ids, mask = left_padded()
@@ -224,7 +225,7 @@ def test_the_width_of_a_single_stack_need_not_suit_the_heads_of_the_other(stack)
             {"is_decoder_only": True, "share_encoder_decoder_embeddings": False},
             "share_encoder_decoder_embeddings: False given, must be True in a model with is_decoder_only",
         ),
-        ({"is_encoder_only": True, "classifier_pooling": "max"}, "classifier_pooling cannot be 'max'"),
+        ({"is_encoder_only": True, "classifier_pooling": "max"}, "classifier_pooling: 'max' given, must be one of"),
     ],
 )
 def test_bad_configs_are_refused(fields, message):

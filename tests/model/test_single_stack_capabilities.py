@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.single_stacks import MODES, SIZES, causal, disturbed, left_padded
+from support.models import OURS
+from support.single_stacks import SIZES, causal, disturbed, left_padded
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     DataCollatorForLanguageModeling,
@@ -222,7 +223,7 @@ def test_an_encoder_is_pretrained_and_then_classifies(tokenizer, tmp_path):
 
 def test_every_mode_classifies():
     ids, mask = left_padded()
-    for mode in MODES:
+    for mode in OURS:
         config = ResidualConfig(is_encoder_only=True, ln_mode=mode, **SIZES)
         model = disturbed(ResidualForSequenceClassification(config))
         model(ids, attention_mask=mask, labels=torch.tensor([0, 1])).loss.backward()

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from model.test_mode_invariants import make, randomise
+from support.models import make, randomise
 from support.native_library import isa, needs_kernels, threads  # noqa: F401
 from torch import nn
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from native.test_decoder import FP32
+from support.models import every_mode
 from support.native_library import isa, needs_kernels, threads  # noqa: F401
-from support.single_stacks import MODES, causal
+from support.single_stacks import causal
 
 from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.native.decoder import NativeDecoder
@@ -55,7 +56,7 @@ def error(model, decoder):
     return worst
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_fp32_has_the_logits_of_the_model(isa, mode):  # noqa: F811
     model = causal(ln_mode=mode)
     assert error(model, NativeDecoder(model)) < FP32

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from model.test_mode_invariants import make, randomise
 from native.test_decoder import FP32, compare_encoder, compare_steps
+from support.models import make, randomise
 from support.native_library import isa, needs_kernels  # noqa: F401
 from torch import nn
 

@@ -196,7 +196,7 @@ def test_an_interrupted_distillation_continues_and_does_not_mix_settings(tmp_pat
     [
         ({"student": "6"}, "student: '6' given, must be the layers of encoder and decoder, such as 6"),
         ({"student": "6+0"}, r"student: '6\+0' given"),
-        ({"student": "20000+2"}, "model: encoder_layers must be at most 10000, not 20000"),
+        ({"student": "20000+2"}, "model: encoder_layers: 20000 given, must be an integer >= 1 and <= 10000"),
         ({"closest": True}, "closest: true, must be false with num_return_sequences 1"),
     ],
     ids=str,

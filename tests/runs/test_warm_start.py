@@ -131,7 +131,7 @@ def test_tags_of_the_starting_model_that_the_recipe_lacks_are_reported(tmp_path,
         ({"ln_mode": "b2t"}, r"model\.ln_mode: the encoder is 'post_ln'.*Modes that contain 'post_ln': "),
         ({"d_model": 32}, r"model\.d_model: 32 given, must be 16 as in .*base \(model\.from\)"),
         ({"hidden_size": 32}, r"model\.hidden_size: 32 given, must be 16 as in"),
-        ({"dropout": 1.5}, "model: dropout must be at least 0 and below 1, not 1.5"),
+        ({"dropout": 1.5}, "model: dropout: 1.5 given, must be a number >= 0 and < 1"),
         ({"from": "/no/such/model"}, "model /no/such/model: no such folder"),
     ],
 )

@@ -43,17 +43,6 @@ def copy_shared(source, target):
     return target
 
 
-@torch.no_grad()
-def logits(model):
-    return model(SOURCE, attention_mask=SOURCE.ne(1), decoder_input_ids=TARGET).logits
-
-
-@torch.no_grad()
-def encoder_in_and_out(model):
-    outputs = model.model.encoder(SOURCE[:1], output_hidden_states=True)
-    return outputs.hidden_states[0], outputs.last_hidden_state
-
-
 OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
 every_mode = pytest.mark.parametrize("mode", OURS)
 SHAPES = ["attention_residuals", "b2t", "branch_norm", "mhc", "normformer", "pre_ln_gpas", "realformer", "resi_dual"]
@@ -66,7 +55,19 @@ every_shape = pytest.mark.parametrize(
 LABELS = torch.tensor([[11, 12, 13, 2], [14, 15, 2, -100]])
 
 
+@torch.no_grad()
 def logits_of(model, source=SOURCE, mask=None, target=TARGET, **inputs):
-    with torch.no_grad():
-        mask = SOURCE.ne(1) if mask is None else mask
-        return model(source, attention_mask=mask, decoder_input_ids=target, **inputs).logits
+    mask = SOURCE.ne(1) if mask is None else mask
+    return model(source, attention_mask=mask, decoder_input_ids=target, **inputs).logits
+
+
+@torch.no_grad()
+def logits_in_pieces(model, cache=None, sizes=(1, 1, 2)):
+    """Logits of decoding `TARGET` in pieces, each one after what the cache holds."""
+    mask, pieces = SOURCE.ne(1), []
+    inputs = {"encoder_outputs": model.get_encoder()(SOURCE, attention_mask=mask), "attention_mask": mask}
+    for piece in TARGET.split(sizes, dim=1):
+        output = model(**inputs, decoder_input_ids=piece, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        pieces.append(output.logits)
+    return torch.cat(pieces, dim=1)

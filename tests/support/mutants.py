@@ -46,10 +46,8 @@ EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
 FAST = ("test_equations", "test_mode_constants")
 TESTS = [
     "tests/model/test_connections.py",
-    "tests/model/test_recent_modes.py",
     "tests/model/test_single_stack_constants.py",
     "tests/model/test_mode_invariants.py",
-    "tests/model/test_modern_modes.py::test_compiled_sinkhorn_has_the_values_and_gradients_of_its_steps",
     "tests/conversion/test_fold.py::test_the_list_of_modes",
     "tests/conversion/test_change_mode.py::test_every_declared_mode_is_among_them",
 ]

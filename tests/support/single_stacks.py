@@ -5,13 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from residual_hf import (
-    ResidualConfig,
-    ResidualForCausalLM,
-)
-from residual_hf.model.connections import LN_MODES
+from residual_hf import ResidualConfig, ResidualForCausalLM
 
-MODES = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
 SIZES = {
     "vocab_size": 50,
     "d_model": 16,

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 import torch
-from model.test_mode_invariants import SOURCE, TARGET, make, randomise
+from support.models import SOURCE, TARGET, make, randomise
 from support.native_library import needs_bf16, needs_kernels
 from torch import nn
 

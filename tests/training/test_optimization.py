@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from model.test_mode_invariants import make
+from support.models import make
 from torch import nn
 from transformers import get_inverse_sqrt_schedule, get_scheduler
 

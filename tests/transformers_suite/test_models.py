@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import os
 
-from support.single_stacks import MODES as ALL_MODES
+from support.models import OURS
 from support.transformers_tests import FAMILIES, IMAGES, import_tests, make_test
 
 common = import_tests()
 MODES = os.environ.get("TRANSFORMERS_TESTS_MODES", "post_ln resi_dual b2t dlcl_pre hyper_connections realformer")
 
-for mode in ALL_MODES if MODES == "all" else MODES.split():
+for mode in OURS if MODES == "all" else MODES.split():
     for family in (*FAMILIES, *IMAGES):
         if family == "resnet" and mode == "realformer":
             continue  # which has scores of attention
