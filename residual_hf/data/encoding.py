@@ -62,8 +62,6 @@ class EncodedCorpus(Dataset):
         seed: int = 1,
         max_length: int | None = None,
     ):
-        if seed < 0:
-            raise InputError(f"seed: {seed} given, must be at least 0")
         self.arrays = arrays
         self.resegment = dict(resegment or {})
         self.seed = seed

@@ -151,8 +151,6 @@ class StreamedBatches(IterableDataset):
 
         At most one block is read and encoded again. Raises `InputError` if the state is of another stream.
         """
-        if missing := [key for key in (*self._begin, "settings") if key not in state]:
-            raise InputError(f"state: no key {missing[0]!r}, must be the result of StreamedBatches.state")
         nameless = [{**corpus, "name": None} for corpus in state["settings"].get("corpora", ())]  # of older versions
         for key, value in self._settings().items():
             if key == "corpora" and value == nameless:
