@@ -47,9 +47,7 @@ def change_ln_mode(
         stack: `"encoder"` or `"decoder"` to change one stack only; a branch warm-up that is not finished is folded in
             both. None changes both.
 
-    Raises:
-        InputError: an unknown mode or option, or a mode that cannot represent the function of the model. The message
-            names the modes that can.
+    Raises `InputError` for a mode that cannot represent the function of the model, with those that can.
     """
     if not model.config.is_encoder_decoder:
         raise InputError(f"model: a {type(model).__name__} given, must be an encoder-decoder")

@@ -122,8 +122,7 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Residua
     Projections may be fused or separate. Buffers without a counterpart are dropped, as is the copy of a tied output
     matrix.
 
-    Raises:
-        ValueError: parameters are unknown, missing, or of another shape than the config requires.
+    Raises `ValueError` for parameters that are unknown, missing, or of another shape than the config requires.
     """
     converted: dict[str, Any] = {}
     unknown = []

@@ -52,8 +52,7 @@ class MosesOptions:
 def read_fairseq_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read settings (under the names of the command line) and weights of a checkpoint without running its pickle.
 
-    Raises:
-        InputError: the file is not a checkpoint of a fairseq model, or its pickle is refused.
+    Raises `InputError` for a file that is not the checkpoint of a fairseq model.
     """
     loaded = load_pickle(path)
     weights = loaded.get("model") if isinstance(loaded, Mapping) else None
@@ -87,8 +86,7 @@ def simplify_history(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def load_fairseq_model(path: str | Path) -> ResidualForConditionalGeneration | ResidualForCausalLM:
     """Load the model of a checkpoint in fp32. `generate` uses fairseq's default search (beam 5) for translation.
 
-    Raises:
-        InputError: see `read_fairseq_checkpoint` and `build_config`; also for weights that do not fit the config.
+    Raises `InputError` for a checkpoint that cannot be converted.
     """
     settings, weights = read_fairseq_checkpoint(path)
     return build_model(build_config(settings, weights), weights, path)
@@ -135,8 +133,7 @@ def convert_fairseq_checkpoint(
         source_lang, target_lang: replace those in the checkpoint.
         overwrite: replace an output folder that exists.
 
-    Raises:
-        InputError: a file, field or setting that cannot be converted; nothing is written.
+    Raises `InputError`, before anything is written, for what cannot be converted.
     """
     output_dir = Path(output_dir)
     inputs = [checkpoint, source_dict, target_dict, bpe_codes, sentencepiece]

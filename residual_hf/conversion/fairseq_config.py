@@ -48,8 +48,7 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
 
     Settings that contradict the shapes or names of weights are left to `convert_fairseq_state_dict`.
 
-    Raises:
-        InputError: the architecture or a setting is not supported, or contradicts the values of weights.
+    Raises `InputError` for what is not supported, or contradicts the values of weights.
     """
     architecture = settings["arch"]
     if LANGUAGE_MODEL.fullmatch(architecture):

@@ -29,9 +29,8 @@ Piece = ModelProto.SentencePiece
 def read_sentencepiece(path: str | Path) -> ModelProto:
     """Read a `.model` file.
 
-    Raises:
-        InputError: the file is not a SentencePiece model, or one of words or characters, of symbols that its users
-            defined, or of text with other marks of spaces.
+    Raises `InputError` for a model of words or characters, of symbols that its users defined, or with other marks of
+    spaces.
     """
     with readable(Path(path)):
         content = expanded(path).read_bytes()

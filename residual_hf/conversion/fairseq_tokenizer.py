@@ -36,11 +36,7 @@ JOINER, END = "@@", "</w>"
 
 
 def read_codes(path: str | Path) -> list[tuple[str, str]]:
-    """Read the merges of subword-nmt (`#version: 0.2`) or fastBPE (with counts) in order, without repetitions.
-
-    Raises:
-        InputError: the file has another version or format.
-    """
+    """Read the merges of subword-nmt (`#version: 0.2`) or fastBPE (with counts) in order, without repetitions."""
     merges: dict[tuple[str, str], None] = {}
     versioned = False
     for number, line in enumerate(iter_lines(path), start=1):
@@ -84,9 +80,6 @@ def fairseq_tokenizer(
         bpe_codes: codes of subword-nmt or fastBPE, for both languages.
         sentencepiece: a `.model` file, for both languages.
         source_rules, target_rules: Moses normalization and tokenization before the BPE. Requires `bpe_codes`.
-
-    Raises:
-        InputError: a file has the wrong format, or arguments exclude each other.
     """
     if bpe_codes is not None and sentencepiece is not None:
         raise InputError("bpe_codes, sentencepiece: both given, must be one of them")

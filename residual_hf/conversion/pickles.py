@@ -47,9 +47,8 @@ SECONDS, MEMORY = 30, 2**29
 def load_pickle(path: str | Path) -> Any:
     """Load an object written by `torch.save` to the CPU, in the zip format or in that of PyTorch before 1.6.
 
-    Raises:
-        InputError: the file is missing, damaged or has another format, or the pickle names a function or class that
-            could run code, or takes much more memory or time than its size.
+    Raises `InputError` for a file that is damaged or has another format, and a pickle that names a function or class
+    which could run code, or takes much more memory or time than its size.
     """
     path = expanded(path)
     try:

@@ -38,8 +38,7 @@ def pairs_of_file(spec: CorpusSpec) -> Iterator[Pair]:
 
     Untranslated and fuzzy units, and those without one of the languages, are left out.
 
-    Raises:
-        InputError: a file that cannot be read or is not of these languages, or a library is missing.
+    Raises `InputError` for a file that cannot be read or is not of these languages, or a library that is missing.
     """
     read = {".po": _po, ".parquet": _parquet, **dict.fromkeys((".tmx", *XLIFF), _units)}
     for number, (source, target) in enumerate(read.get(spec.file_format, _table)(spec), start=1):

@@ -87,8 +87,7 @@ def train_tokenizer(
             removed by `skip_special_tokens`.
         model_max_length: number of tokens to which `truncation=True` cuts.
 
-    Raises:
-        InputError: a value that is not allowed, no text, or a vocabulary smaller than the alphabet of the text.
+    Raises `InputError` for no text, and for a vocabulary smaller than the alphabet of the text.
     """
     settings = settings or TokenizerSettings()
     logger.info("training a tokenizer: %s, %d entries", settings.kind, settings.vocab_size)

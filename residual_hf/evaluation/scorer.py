@@ -40,10 +40,6 @@ class Scorer:
         tokenize: sacreBLEU's tokenizer for BLEU; None: that of the target language.
         metrics: further metrics for `report`, by name.
         name: in reports of several corpora.
-
-    Raises:
-        InputError: tokenized text without a target language or the library to detokenize it, or an unknown
-            `pretokenized`.
     """
 
     corpus: ParallelCorpus

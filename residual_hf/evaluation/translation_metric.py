@@ -49,9 +49,6 @@ class TranslationMetric(evaluate.Metric):
 
     Works offline. Sentences are kept in memory; with `num_process` above 1 in files of `cache_dir`, which all
     processes must see, and the process with `process_id` 0 returns the scores of all.
-
-    Raises:
-        InputError: no sentences, a different number of references, an unknown metric or tokenizer.
     """
 
     def __init__(self, config_name: str | None = None, *, num_process: int = 1, **options: Any):
@@ -133,8 +130,7 @@ def load_metric(name: str) -> SentenceMetric:
     """Load a metric: `wer`, `cer`, `rouge`, `rouge:stem`, `compound_bleu:LANGUAGE`, `comet`, `comet:MODEL`, or one of
     the `evaluate` library, by its name on the Hub or a local path.
 
-    Raises:
-        InputError: the metric cannot be loaded, or needs other inputs than predictions, references and sources.
+    Raises `InputError` for one that cannot be loaded or needs other inputs than predictions, references and sources.
     """
     kind, _, variant = name.partition(":")
     if kind in OWN:
