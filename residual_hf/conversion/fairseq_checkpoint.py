@@ -26,8 +26,7 @@ from .fairseq_config import build_config
 from .fairseq_settings import model_settings
 from .fairseq_tokenizer import fairseq_tokenizer, shows_aggressive_hyphens, shows_escapes
 from .moses import MosesRules
-from .pickles import load_pickle
-from .stand_ins import to_plain
+from .pickles import load_pickle, to_plain
 
 MAX_SHARED = 4  # names of a weight, as of tied embeddings: a file with more is not of fairseq
 

@@ -18,7 +18,7 @@ from .corpus import ParallelCorpus
 from .data_settings import DataSettings
 from .encoding import IGNORED, EncodedCorpus, encode, encode_corpus
 from .pipeline import Preparation, PreparedData, first_pairs, get_tokenizer, joined_subwords, mix
-from .text_warnings import warn_about_unknown_tokens
+from .sample_checks import warn_about_unknown_tokens
 from .tokenizer import ends_text
 
 Packing = Callable[[EncodedCorpus], EncodedCorpus]

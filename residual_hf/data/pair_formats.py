@@ -12,8 +12,7 @@ from typing import Any
 
 from residual_hf.base.errors import InputError, requires
 
-from .audio_folder import AUDIO_FILES
-from .data_settings import XLIFF, CorpusSpec
+from .data_settings import AUDIO_FILES, XLIFF, CorpusSpec
 from .language_names import code_named
 from .pair_rows import HEADERS, Pair, find_language, is_forward, read_record, record_pair
 from .text_files import LONGEST_LINE, LineReader, single_spaced, uncompressed_name

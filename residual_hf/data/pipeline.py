@@ -33,14 +33,14 @@ from .marked_text import marked, marking_tokens, training_edits, with_capitals
 from .mixture import mixed_indices, mixing_probabilities
 from .multilingual import concatenate, directions, language_tag, tag_corpus, training_pairs
 from .pair_reader import PairReader, locate_pair
-from .streaming import StreamedBatches
-from .subword_regularization import resegmenters
-from .text_warnings import (
+from .sample_checks import (
     warn_about_faults,
     warn_about_overlap,
     warn_about_rare_placeholders,
     warn_about_unknown_tokens,
 )
+from .streaming import StreamedBatches
+from .subword_regularization import resegmenters
 from .tokenizer import ends_text, join_subwords, pretokenized_tokenizer, reads_segmented_text
 from .tokenizer_training import train_tokenizer
 

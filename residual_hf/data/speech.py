@@ -25,7 +25,7 @@ from .data_settings import SPEC_AUGMENT
 from .encoding import IGNORED, EncodedCorpus, encode_corpus, is_cached
 from .multilingual import concatenate
 from .pipeline import Preparation, PreparedData, get_tokenizer
-from .text_warnings import warn_about_unknown_tokens
+from .sample_checks import warn_about_unknown_tokens
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.cli import main
 from residual_hf.conversion.fairseq_checkpoint import MosesOptions, convert_fairseq_checkpoint, load_fairseq_model
 from residual_hf.conversion.fairseq_settings import model_settings
-from residual_hf.conversion.stand_ins import to_plain
+from residual_hf.conversion.pickles import to_plain
 from residual_hf.data.tokenizer import read_dictionary
 
 SOURCE = torch.tensor([[1, 1, 7, 5, 9, 2], [4, 5, 6, 11, 8, 2]])

@@ -19,8 +19,7 @@ import torch
 
 from residual_hf.base.errors import InputError
 from residual_hf.conversion import pickles
-from residual_hf.conversion.pickles import load_pickle
-from residual_hf.conversion.stand_ins import to_plain
+from residual_hf.conversion.pickles import load_pickle, to_plain
 
 WITNESS = "a_pickle_was_here"
 

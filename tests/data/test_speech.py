@@ -19,10 +19,10 @@ from transformers import Speech2TextFeatureExtractor
 from residual_hf.base.errors import InputError, for_all
 from residual_hf.checkpoint import extractor
 from residual_hf.data.audio import RATE, Recording, cut_at_pauses, features, recording, recordings
-from residual_hf.data.audio_folder import folder_pairs
 from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.data.corpus import read_parallel
 from residual_hf.data.data_settings import SPEC_AUGMENT, CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.data.pair_reader import folder_pairs
 from residual_hf.data.pipeline import Preparation
 from residual_hf.data.speech import SpeechCorpus, prepare_speech, spec_augment
 from residual_hf.model.configuration_residual import ResidualConfig
