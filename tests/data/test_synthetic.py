@@ -275,16 +275,6 @@ def test_held_out_parts_do_not_depend_on_the_size_of_the_training_part(generated
     assert small["test"] == generated["test"]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "seed", "message"),
-    [
-        ({"train": MAX_PAIRS, "test": 1}, 0, str(MAX_PAIRS)),
-        ({"train": -1}, 0, r"sizes\['train'\]: -1"),
-        ({"train": 1.5}, 0, r"sizes\['train'\]: 1.5"),
-        ({"train": 10}, -1, "seed: -1"),
-        ({"train": 10}, "0", "seed: '0'"),
-    ],
-)
-def test_impossible_requests_are_refused(sizes, seed, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        generate_corpus(sizes, seed)
+def test_more_pairs_than_there_are_are_refused() -> None:
+    with pytest.raises(InputError, match=str(MAX_PAIRS)):
+        generate_corpus({"train": MAX_PAIRS, "test": 1})
