@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, as_input_error
 from residual_hf.base.files import check_output_folder, expanded
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.checkpoint_checks import check_finite
@@ -94,10 +94,8 @@ def load_fairseq_model(path: str | Path) -> ResidualForConditionalGeneration | R
 def build_model(
     config: ResidualConfig, weights: Mapping[str, Tensor], path: str | Path
 ) -> ResidualForConditionalGeneration | ResidualForCausalLM:
-    try:
+    with as_input_error(str(path), (ValueError, TypeError, IndexError, RuntimeError)):  # of tensors without some axes
         converted = convert_fairseq_state_dict(weights, config)
-    except (ValueError, TypeError, IndexError, RuntimeError) as error:  # of tensors without some axes
-        raise InputError(f"{path}: {error}") from error
     model = ResidualForCausalLM(config) if config.is_decoder_only else ResidualForConditionalGeneration(config)
     model.load_state_dict(converted)
     if config.is_encoder_decoder:
@@ -123,14 +121,11 @@ def convert_fairseq_checkpoint(
     `transformer_lm`, for `AutoModelForCausalLM`. Texts for a language model begin with `</s>`, as in fairseq.
 
     Args:
-        checkpoint: the `.pt` file.
-        output_dir: folder to write.
         source_dict, target_dict: fairseq's `dict.xx.txt` files, with the same content for a joined dictionary; for a
             language model twice the same file.
         bpe_codes, sentencepiece: files of the subword segmentation. Without them, input must already be segmented.
         moses: how text was tokenized before `bpe_codes` were applied.
         source_lang, target_lang: replace those in the checkpoint.
-        overwrite: replace an output folder that exists.
 
     Raises `InputError`, before anything is written, for what cannot be converted.
     """

@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, as_input_error
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import shortened
 
@@ -40,6 +40,7 @@ HARMLESS = {  # values of refused settings that have no effect
     "decoder_history_type": "learnable_dense",
 }
 DEFAULT_POSITIONS = 1024
+INVALID = (ValueError, TypeError, StrictDataclassError)
 SIDES = ("source", "target")
 
 
@@ -69,7 +70,8 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
         "target_lang": settings["target_lang"],
         **_modes(architecture, settings),
     }
-    return _checked_config(fields)
+    with as_input_error("checkpoint", INVALID):
+        return ResidualConfig(**fields)
 
 
 def _language_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ResidualConfig:
@@ -96,14 +98,8 @@ def _language_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) 
         "ln_mode_options": options or None,
         "final_norm": not without_norm,
     }
-    return _checked_config(fields)
-
-
-def _checked_config(fields: Mapping[str, Any]) -> ResidualConfig:
-    try:
+    with as_input_error("checkpoint", INVALID):
         return ResidualConfig(**fields)
-    except (ValueError, TypeError, StrictDataclassError) as error:
-        raise InputError(f"checkpoint: {error}") from error
 
 
 def _vocabulary(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -138,9 +134,8 @@ def _cutoffs(settings: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
     given = settings[name]
     if not isinstance(given, str):
         return given or None
-    if not re.fullmatch(r"\[?\d{1,9}(, ?\d{1,9})*\]?", given):
-        raise InputError(f"{name}: {shortened(repr(given))} in the checkpoint, must be numbers between commas")
-    return tuple(map(int, given.strip("[]").split(",")))
+    with as_input_error(f"{name}: {shortened(given)!r} in the checkpoint", ValueError):
+        return tuple(map(int, given.strip("[]").split(",")))
 
 
 def _refuse(settings: Mapping[str, Any], names: Sequence[str] = (), harmless: Mapping[str, Any] = HARMLESS) -> None:

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, as_input_error
 from residual_hf.base.files import expanded, readable
 from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos
 
@@ -34,13 +34,11 @@ def read_sentencepiece(path: str | Path) -> ModelProto:
     """
     with readable(Path(path)):
         content = expanded(path).read_bytes()
-    try:
+    with as_input_error(f"{path}: not a SentencePiece model", (DecodeError, ValueError)):
         model = ModelProto.FromString(content)
         pieces = [(piece.piece, piece.type) for piece in model.pieces]
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not a SentencePiece model: {error}") from error
-    if not pieces:
-        raise InputError(f"{path}: not a SentencePiece model: it has no pieces")
+        if not pieces:
+            raise ValueError("it has no pieces")
     trainer = model.trainer_spec
     if trainer.model_type not in (trainer.UNIGRAM, trainer.BPE):
         raise InputError(f"{path}: a SentencePiece model of words or characters, must be unigram or bpe")

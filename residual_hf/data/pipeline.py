@@ -16,7 +16,7 @@ from accelerate import PartialState
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, as_input_error
 from residual_hf.base.files import atomic_folder, write_json
 from residual_hf.base.names import check_repository
 from residual_hf.checkpoint import model_folder
@@ -309,10 +309,8 @@ def given_tokenizer(path: str | Path, kind: str, data: DataSettings | None = Non
     Raises `InputError` for one that cannot be loaded, and see `set_languages`.
     """
     if kind == "pretokenized":
-        try:
+        with as_input_error(f"tokenizer.path: {path} cannot be loaded"):
             return pretokenized_tokenizer(path)
-        except Exception as error:
-            raise InputError(f"tokenizer.path: {path} cannot be loaded: {error}") from error
     check_repository(str(path), f"tokenizer.path: {path} cannot be loaded")
     tokenizer = load_tokenizer(model_folder(path), f"tokenizer.path: {path}", trust_remote_code=False)
     if data is not None and adds_codes(tokenizer):

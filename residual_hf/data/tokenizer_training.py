@@ -80,7 +80,6 @@ def train_tokenizer(
     them with `ResidualTokenizer.from_pair`. Training is deterministic.
 
     Args:
-        texts: sentences.
         settings: the kind of model, trained by `tokenizers` (BPE) or SentencePiece (unigram), the vocabulary size and
             limits of entries. A small text may yield fewer entries, which is logged. Lines are cut to `LONGEST`.
         language_tags: tokens such as `<2de>`; their ids follow the special tokens. They are found in text and are not
