@@ -73,12 +73,10 @@ def load_pickle(path: str | Path) -> Any:
                 return load()
     except InputError:
         raise
-    except zipfile.BadZipFile as error:
-        raise InputError(f"{path}: damaged: {error}") from error
     except Exception as error:  # of any kind, for what PyTorch did not expect
         problem = str(error).rpartition("WeightsUnpickler error: ")[2].strip()
         problem = re.split(r"\n| Please ", problem)[0]  # without the advice to run its code
-        raise InputError(f"{path}: damaged pickle: {shortened(problem, 300)}") from error
+        raise InputError(f"{path}: cannot be read as a checkpoint of PyTorch: {shortened(problem, 300)}") from error
 
 
 def _is_zip(path: Path) -> bool:
@@ -88,22 +86,22 @@ def _is_zip(path: Path) -> bool:
 
 
 def _names(path: Path, file: BufferedReader) -> list[str]:
-    """The full names of classes and functions in the pickles of a file. Raises `ValueError` for damaged ones."""
+    """The full names of classes and functions in the pickles of a file. Raises `ValueError` for other files."""
     if _is_zip(path):
         with zipfile.ZipFile(file) as archive:
             records = archive.infolist()
             found = [record for record in records if record.filename.rpartition("/")[2].lower() == "data.pkl"]
             if len(found) != 1:
-                raise InputError(f"{path}: not a zip file written by torch.save: it has no data.pkl")
+                raise ValueError("not a zip file written by torch.save: it has no data.pkl")
             compressed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
             if compressed or sum(record.file_size for record in records) > path.stat().st_size:
-                raise InputError(f"{path}: not a zip file written by torch.save, which does not compress records")
+                raise ValueError("not a zip file written by torch.save, which does not compress records")
             with archive.open(found[0]) as record:
                 pickles: list[Iterator[Any]] = [pickletools.genops(record.read())]
     elif file.peek(1)[:1] == pickle.PROTO:
         pickles = [pickletools.genops(file) for _ in range(LEGACY_PICKLES)]
     else:
-        raise InputError(f"{path}: not a file written by torch.save: neither zip nor pickle")
+        raise ValueError("neither zip nor pickle")
     names: dict[str, None] = {}
     for opcode, argument, _ in chain.from_iterable(pickles):
         if opcode.name == "PROTO" and argument > 2:
