@@ -8,7 +8,6 @@ import pytest
 import torch
 from support.fairseq_files import (
     WORDS,
-    as_cfg,
     dlcl_weights,
     fairseq_weights,
     random_model,
@@ -346,15 +345,6 @@ def test_an_existing_folder_is_kept_unless_asked(files, tmp_path):
     (output / "model.safetensors").touch()
     assert main(arguments(files, output, "--overwrite")) == 0
     assert (output / "config.json").exists() and not (output / "precious").exists()
-
-
-def test_settings_of_omegaconf_with_references(tmp_path):
-    model = random_model(ln_mode="post_ln", max_position_embeddings=48)
-    contents = as_cfg(settings_of(model.config))
-    assert contents["cfg"]["model"]["max_source_positions"].startswith("${")
-    weights = fairseq_weights(model)
-    path = write_checkpoint(tmp_path / "checkpoint.pt", weights, settings_of(model.config), "cfg")
-    assert load_fairseq_model(path).config.max_position_embeddings == 48
 
 
 def official_files(name, output, **options):

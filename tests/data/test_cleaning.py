@@ -81,8 +81,3 @@ def test_a_corpus_that_is_mostly_dropped_is_warned_about(caplog):
     assert "too long: pair 1" in message
     run(min_words=2)[1].warn_if_most_is_gone("pairs")
     assert len(caplog.messages) == 1
-
-
-def test_a_cleaned_corpus_keeps_its_name_languages_and_hashes():
-    cleaned = clean_corpus(CORPUS, pair_filter(CleaningSettings()), CleaningReport())
-    assert (len(cleaned), cleaned.name, cleaned.target_lang, cleaned.sha256) == (8, "pairs", "de", {"file": "0"})
