@@ -25,16 +25,16 @@ from .interrupts import signals_handled
 RECORD = "run.json"
 """The record of a run, in its folder."""
 REPLACED = ".replaced."
-"""How the folder begins that has the former content of a folder, see `emptied_folder`."""
+"""The beginning of the name of a folder for the former content of another, see `emptied_folder`."""
 ATTEMPT = "lock"
-"""The file, in a folder that is being written, which is locked until then."""
+"""The lock file in a folder while its content is written."""
 RESERVE = 32 * 2**20
 """Bytes that must be free on the disk of an output."""
 LARGEST_TEXT = 256 * 2**20
 """Bytes of a file that is read into memory at once; the largest tokenizers have a tenth."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WRITE_ERROR = re.compile(r"PytorchStreamWriter failed|iostream error|unexpected pos|os error (5|27|28|122)\b")
-"""In messages of libraries in C++ and Rust."""
+"""Messages of libraries in C++ and Rust that cannot write."""
 
 
 class WriteError(OSError):

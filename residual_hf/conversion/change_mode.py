@@ -48,8 +48,6 @@ def change_ln_mode(
     """
     if not model.config.is_encoder_decoder:
         raise InputError(f"model: a {type(model).__name__} given, must be an encoder-decoder")
-    if stack not in (None, *STACKS):
-        raise InputError(f"stack: {stack!r} given, must be 'encoder', 'decoder', or None for both")
     config, plain = model.config, model
     try:
         mode = get_ln_mode(ln_mode)

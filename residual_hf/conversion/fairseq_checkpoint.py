@@ -24,10 +24,11 @@ from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from .fairseq import convert_fairseq_state_dict
 from .fairseq_config import build_config
 from .fairseq_settings import model_settings
-from .fairseq_tokenizer import fairseq_tokenizer, shows_aggressive_hyphens, shows_escapes
+from .fairseq_tokenizer import fairseq_tokenizer
 from .moses import MosesRules
 from .pickles import load_pickle, to_plain
 
+ESCAPED = re.compile(r"&(amp|apos|quot|lt|gt|#91|#93|#124);\w*(@@)?")  # the default of Moses' tokenizer
 MAX_SHARED = 4  # names of a weight, as of tied embeddings: a file with more is not of fairseq
 
 
@@ -166,7 +167,7 @@ def moses_rules(
         if language is None:
             raise InputError(f"{side}_lang: not in the checkpoint, but required by Moses' rules; use --{side}-lang")
         dictionary = dictionaries[f"{side}_dict"]
-        inferred = {"hyphens": shows_aggressive_hyphens(dictionary), "escape": shows_escapes(dictionary)}
+        inferred = {"hyphens": "@-@" in dictionary, "escape": any(map(ESCAPED.fullmatch, dictionary))}
         given = {name: value for name, value in asdict(moses).items() if value is not None}
         rules[f"{side}_rules"] = MosesRules(language, **(inferred | given))
     return rules

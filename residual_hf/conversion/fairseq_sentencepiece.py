@@ -40,15 +40,17 @@ def read_sentencepiece(path: str | Path) -> ModelProto:
         if not pieces:
             raise ValueError("it has no pieces")
     trainer = model.trainer_spec
-    if trainer.model_type not in (trainer.UNIGRAM, trainer.BPE):
-        raise InputError(f"{path}: a SentencePiece model of words or characters, must be unigram or bpe")
-    if trainer.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces:
-        raise InputError(f"{path}: a SentencePiece model in which words do not begin with ▁")
     normal, own = ({piece for piece, kind in pieces if kind == k} for k in (Piece.NORMAL, Piece.USER_DEFINED))
     if trainer.model_type == trainer.UNIGRAM:  # which finds those of known characters
         own = {piece for piece in own if not normal.issuperset(piece)}
-    if own:
-        raise InputError(f"{path}: a SentencePiece model with user_defined_symbols ({', '.join(sorted(own))})")
+    unsupported = {
+        "of words or characters": trainer.model_type not in (trainer.UNIGRAM, trainer.BPE),
+        "in which words do not begin with ▁": trainer.treat_whitespace_as_suffix
+        or not model.normalizer_spec.escape_whitespaces,
+        f"with user_defined_symbols ({', '.join(sorted(own))})": own,
+    }
+    if found := [what for what, is_so in unsupported.items() if is_so]:
+        raise InputError(f"{path}: a SentencePiece model {found[0]}, which is not supported")
     return model
 
 

@@ -9,7 +9,6 @@ end become `<unk>` (`known_tokens` of `ResidualTokenizer`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -125,13 +124,3 @@ def bpe_backend(
     tokenizer.decoder = decoders.Sequence(steps)
     tokenizer.post_processor = append_eos()
     return tokenizer
-
-
-def shows_aggressive_hyphens(dictionary: Sequence[str]) -> bool:
-    """Whether the training text was tokenized with `-a`, which makes hyphens inside words separate tokens `@-@`."""
-    return "@-@" in dictionary
-
-
-def shows_escapes(dictionary: Sequence[str]) -> bool:
-    """Whether the training text was escaped (`&apos;`), the default of Moses' tokenizer."""
-    return any(re.fullmatch(r"&(amp|apos|quot|lt|gt|#91|#93|#124);\w*(@@)?", token) for token in dictionary)

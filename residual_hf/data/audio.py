@@ -41,7 +41,7 @@ def features(samples: np.ndarray, extract: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Recording:
-    """`where`: its name in messages; `source`: a file, or gives its bytes."""
+    """A file, or a function that gives its bytes (`source`), and its name in messages (`where`)."""
 
     where: str
     source: Path | Callable[[], bytes]

@@ -221,7 +221,7 @@ def _aligned(sources: LineReader, targets: LineReader) -> Iterator[Pair]:
 def folder_pairs(folder: Path) -> Iterator[Pair]:
     """Path from the folder and text of each recording: of LibriSpeech's `*.trans.txt`, or of `x.txt` beside `x.wav`.
 
-    Raises `InputError` naming recordings that have not one text, and texts that have not one recording.
+    Raises `InputError` naming recordings without one text, and texts without one recording.
     """
     files: dict[Path, list[Path]] = {}
     texts: dict[Path, list[str]] = {}
@@ -234,12 +234,9 @@ def folder_pairs(folder: Path) -> Iterator[Pair]:
 
     def pair(stem: Path) -> Pair:
         found, said = files.get(stem, []), texts.get(stem, [])
-        if not found:
-            raise InputError(f"{stem}: has a text, but no audio file ({', '.join(AUDIO_FILES)})")
-        if not said:
-            raise InputError(f"{found[0]}: has no text, neither in {stem.name}.txt nor in a *.trans.txt")
-        if len(found) + len(said) > 2:
-            raise InputError(f"{stem}: has {len(found)} audio files and {len(said)} texts, must have one of each")
+        if (len(found), len(said)) != (1, 1):
+            kinds = f"audio files ({', '.join(AUDIO_FILES)}), and {len(said)} texts ({stem.name}.txt or *.trans.txt)"
+            raise InputError(f"{stem}: has {len(found)} {kinds}, must have one of each")
         return str(found[0].relative_to(folder)), said[0]
 
     return iter(for_all(pair, dict.fromkeys([*files, *texts])))

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The sentence pair of a row: a line of TSV or JSONL, a row of a table or of a data set. Which languages it has."""
+"""Reads a sentence pair from a row (of TSV, JSONL, a table or a data set), and finds languages among names."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from residual_hf.checkpoint_checks import load_tokenizer
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
-from .cleaning import CleaningReport, clean_corpus, pair_filter
+from .cleaning import clean_corpus, pair_filter
 from .corpus import ParallelCorpus, numbered, read_parallel
 from .data_settings import CleaningSettings, DataSettings, TokenizerSettings
 from .encoding import EncodedCorpus, encode, encode_corpus
@@ -242,8 +242,9 @@ def clean(
     """Clean each training corpus and write the report to `report_file`, if given."""
     cleaned, reports = [], {}
     for name, corpus in zip(numbered([corpus.name for corpus in corpora]), corpora, strict=True):
-        report = reports[name] = CleaningReport()
-        cleaned.append(clean_corpus(corpus, pair_filter(settings), report))
+        kept, report = clean_corpus(corpus, pair_filter(settings))
+        cleaned.append(kept)
+        reports[name] = report
         logger.info("%s: cleaning: %s", name, report)
         report.warn_if_most_is_gone(name)
         if not report.kept:
@@ -259,8 +260,7 @@ def first_pairs(data: DataSettings) -> Iterator[ParallelCorpus]:
     for spec in data.train:
         corpus = ParallelCorpus.empty(spec).with_pairs(PairReader(spec).take(SAMPLE // len(data.train)))
         if data.cleaning is not None:
-            report = CleaningReport()
-            corpus = clean_corpus(corpus, pair_filter(data.cleaning), report)
+            corpus, report = clean_corpus(corpus, pair_filter(data.cleaning))
             report.warn_if_most_is_gone(f"the first pairs of {corpus.name}")
         yield corpus
 

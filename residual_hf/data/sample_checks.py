@@ -96,7 +96,7 @@ def sample_faults(sample: ParallelCorpus, size: int, expected: Collection[str] =
     """The same for the sample of a corpus of this size."""
     if len(sample) < FEWEST:
         return []
-    found = [fault for kind in MARKS if kind not in expected for fault in marked(sample, kind)]
+    found = [fault for kind in MARKS if kind not in expected for fault in marks_in(sample, kind)]
     if sample.source_lang is not None and sample.source_lang == sample.target_lang:
         return found
     copies = sum(map(str.__eq__, sample.sources, sample.targets)) / len(sample)
@@ -147,7 +147,7 @@ def correlation(sources: np.ndarray, targets: np.ndarray, by: int = 0) -> float:
     return float(np.corrcoef(*moved)[0, 1]) if all(side.std() > 0 for side in moved) else 1.0
 
 
-def marked(sample: ParallelCorpus, kind: str) -> Iterator[str]:
+def marks_in(sample: ParallelCorpus, kind: str) -> Iterator[str]:
     """Which marks of processing too many lines have."""
     advice = "; if Moses tokenized it, set pretokenized to moses, else replace the marks" if kind == "moses" else ""
     sides = {"source": sample.sources, "target": sample.targets}

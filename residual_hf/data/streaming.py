@@ -18,7 +18,7 @@ from residual_hf.base.errors import InputError
 
 from .background import BackgroundCall
 from .batching import TokenBudgetSampler
-from .cleaning import CleaningReport, clean_corpus, pair_filter
+from .cleaning import clean_corpus, pair_filter
 from .corpus import ParallelCorpus, numbered
 from .data_settings import MOVABLE, DataSettings
 from .encoding import CHUNK, EncodedCorpus
@@ -213,8 +213,7 @@ class StreamedBatches(IterableDataset):
                 chunk = corpus.with_pairs(reader.take(int(min(CHUNK, share))))
                 share -= len(chunk)
                 if reason_to_drop is not None:
-                    report = CleaningReport()
-                    chunk = clean_corpus(chunk, reason_to_drop, report)
+                    chunk, report = clean_corpus(chunk, reason_to_drop)
                     self.dropped.update(report.dropped)
                 chunk = with_capitals(chunk, self.data, self.seed)
                 yield training_pairs(chunk, self.data.bidirectional, self.data.language_tags, self._edited)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
+from residual_hf.data.cleaning import clean_corpus, pair_filter
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import CleaningSettings
 
@@ -24,8 +24,7 @@ CORPUS = ParallelCorpus(*map(list, zip(*PAIRS, strict=True)), "pairs", "en", "de
 
 
 def run(**settings):
-    report = CleaningReport()
-    cleaned = clean_corpus(CORPUS, pair_filter(CleaningSettings(**settings)), report)
+    cleaned, report = clean_corpus(CORPUS, pair_filter(CleaningSettings(**settings)))
     return [PAIRS.index(pair) + 1 for pair in cleaned], report
 
 
@@ -69,7 +68,7 @@ def test_lengths_of_text_without_spaces_are_in_letters(settings, kept):
         ("我们去", "I"),
     ]
     corpus = ParallelCorpus(*map(list, zip(*pairs, strict=True)), "pairs", "zh", "en")
-    cleaned = clean_corpus(corpus, pair_filter(CleaningSettings(**settings)), CleaningReport())
+    cleaned, _ = clean_corpus(corpus, pair_filter(CleaningSettings(**settings)))
     assert list(cleaned) == [pairs[number] for number in kept]
 
 
