@@ -18,8 +18,8 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.modes import check_modes
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.data.multilingual import check_tagged
+from residual_hf.data.sample_checks import MOST_UNKNOWN
 from residual_hf.data.text_files import iter_lines
-from residual_hf.data.text_warnings import MOST_UNKNOWN
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.translation_inputs import position_limit

@@ -32,14 +32,11 @@ def commit() -> str | None:
     source = Path(__file__).resolve().parents[2]
     if not (source / ".git").exists():
         return None
+    describe = ["git", "-C", str(source), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
-        head, changed = (
-            subprocess.run(["git", "-C", str(source), *command], capture_output=True, text=True, check=True).stdout
-            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
-        )
+        return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return head.strip() + ("+" if changed.strip() else "")
 
 
 def versions() -> dict[str, str]:

@@ -50,6 +50,17 @@ def requires(extra: str) -> Iterator[None]:
         raise InputError(f"{error.name} is not installed: pip install 'residual_hf[{extra}]'") from error
 
 
+@contextmanager
+def as_input_error(message: str, errors: type[Exception] | tuple[type[Exception], ...] = Exception) -> Iterator[None]:
+    """Context in which errors of a library are an `InputError`: a message, a colon and the error."""
+    try:
+        yield
+    except InputError:
+        raise
+    except errors as error:
+        raise InputError(f"{message}: {error}") from error
+
+
 def is_panic(error: BaseException) -> bool:
     """Whether a library in Rust, such as tokenizers, has failed; its error is not an `Exception`."""
     return type(error).__name__ == "PanicException"

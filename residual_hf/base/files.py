@@ -19,22 +19,22 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .errors import InputError
+from .errors import InputError, as_input_error
 from .interrupts import signals_handled
 
 RECORD = "run.json"
 """The record of a run, in its folder."""
 REPLACED = ".replaced."
-"""How the folder begins that has the former content of a folder, see `emptied_folder`."""
+"""The beginning of the name of a folder for the former content of another, see `emptied_folder`."""
 ATTEMPT = "lock"
-"""The file, in a folder that is being written, which is locked until then."""
+"""The lock file in a folder while its content is written."""
 RESERVE = 32 * 2**20
 """Bytes that must be free on the disk of an output."""
 LARGEST_TEXT = 256 * 2**20
 """Bytes of a file that is read into memory at once; the largest tokenizers have a tenth."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WRITE_ERROR = re.compile(r"PytorchStreamWriter failed|iostream error|unexpected pos|os error (5|27|28|122)\b")
-"""In messages of libraries in C++ and Rust."""
+"""Messages of libraries in C++ and Rust that cannot write."""
 
 
 class WriteError(OSError):
@@ -87,10 +87,8 @@ def check_output_file(
         if not path.is_file():
             raise InputError(f"{field}: {path} is not a regular file")
         for given in (Path(given) for given in inputs if given is not None):
-            if given.is_dir() and _contains(given, path):
-                raise InputError(f"{field}: {path} is a file of the input {given}; use another file")
-            if given.exists() and path.samefile(given):
-                raise InputError(f"{field}: {path} is an input; use another file")
+            if given.exists() and (_contains(given, path) or path.samefile(given)):
+                raise InputError(f"{field}: {path} is the input {given}, or a file of it; use another file")
         if not overwrite:
             raise InputError(f"{field}: {path} exists; use --overwrite or another file")
     check_space(path.parent, field=field)
@@ -119,13 +117,9 @@ def check_output_folder(
         str(folder).encode()
     except UnicodeEncodeError:  # of libraries in Rust
         raise InputError(f"{field}: {folder} given, must be a name in UTF-8") from None
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{field}: {folder} is a file, must be a folder")
     for path in (folder, *folder.parents):
         if path.name == ".." and not path.parent.is_dir():  # once that is created, `folder` may name a full folder
             raise InputError(f"{field}: {folder}: no folder {path.parent}")
-    if folder.is_symlink() and not folder.exists():
-        raise InputError(f"{field}: {folder} is a link to a folder that does not exist")
     ancestor = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not ancestor.is_dir():
         raise InputError(f"{field}: {folder}: {ancestor} is not a folder")
@@ -330,13 +324,13 @@ def entries_until(update: float, path: Path) -> list[dict[str, Any]]:
 
 def write_json_lines(path: Path, values: Iterable[Any]) -> None:
     """Write a file with one JSON value per line."""
-    write_atomically(path, "".join(map(_json_line, values)))
+    write_atomically(path, "".join(f"{json.dumps(value)}\n" for value in values))
 
 
 def append_json_lines(path: Path, *values: Any) -> None:
     """Append one line per value to such a file, which need not exist."""
     with writing(path), path.open("a", encoding="utf-8") as file:
-        file.writelines(map(_json_line, values))
+        file.writelines(f"{json.dumps(value)}\n" for value in values)
 
 
 def read_text(path: Path) -> str:
@@ -344,10 +338,8 @@ def read_text(path: Path) -> str:
     with readable(path):
         if (size := path.stat().st_size) > LARGEST_TEXT:
             raise InputError(f"{path}: has {size / 2**20:,.0f} MiB, must have at most {LARGEST_TEXT / 2**20:,.0f}")
-        try:
+        with as_input_error(f"{path}: not a UTF-8 file", UnicodeDecodeError):
             return path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: not a UTF-8 file: {error}") from error
 
 
 @contextmanager
@@ -372,15 +364,9 @@ def leaves(value: Any, name: str = "") -> dict[str, Any]:
     return {inner: leaf for place, part in parts.items() for inner, leaf in leaves(part, place).items()}
 
 
-def _json_line(value: Any) -> str:
-    return json.dumps(value) + "\n"
-
-
 def _json_object(text: str, where: str) -> dict[str, Any]:
-    try:
+    with as_input_error(f"{where}: not JSON", (ValueError, RecursionError)):
         value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not JSON: {error}") from error
     if not isinstance(value, dict):
         raise InputError(f"{where}: must be a JSON object, not {type(value).__name__}")
     return value

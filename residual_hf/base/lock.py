@@ -23,11 +23,7 @@ class Lock:
     The file names its owner. The operating system releases the lock when the process ends, however it ends. On a file
     system without locks the file itself is the lock, and that of a killed process on another machine must be deleted.
 
-    Args:
-        path: the lock file.
-        output: what it protects, in messages.
-
-    Raises `InputError` naming the owner.
+    Raises `InputError` naming the owner, and the `output` that it protects.
     """
 
     def __init__(self, path: Path, output: str):

@@ -9,16 +9,14 @@ from pathlib import Path
 from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.self_contained import import_file
 
-from .errors import InputError
+from .errors import InputError, as_input_error
 
 
 def check_modes(names: Sequence[str]) -> None:
     """Raise `InputError` for a name that is not that of a mode."""
     for name in names:
-        try:
+        with as_input_error("--modes", ValueError):
             get_ln_mode(name)
-        except ValueError as error:
-            raise InputError(f"--modes: {error}") from error
 
 
 def import_modes(path: Path) -> None:

@@ -7,7 +7,7 @@ import difflib
 import os
 from pathlib import Path
 
-from .errors import InputError
+from .errors import InputError, as_input_error
 from .files import expanded
 
 NETWORK_TIMEOUT = 10  # seconds
@@ -24,12 +24,7 @@ def check_repository(name: str, where: str, kind: str = "model") -> None:
     """Raise `InputError` for a name of no file or folder here, and which cannot be looked up on the Hub.
 
     Libraries try for half a minute to connect. A repository in the cache passes; so does one that does not exist,
-    which is their error at once.
-
-    Args:
-        name: a path, or a name on the Hub.
-        where: the field, for the message.
-        kind: model or dataset.
+    which is their error at once. The message begins with `where`; `kind` is that of repositories, model or dataset.
     """
     path = expanded(name)
     if path.exists():
@@ -45,7 +40,5 @@ def check_repository(name: str, where: str, kind: str = "model") -> None:
     cached = Path(constants.HF_HUB_CACHE, file_download.repo_folder_name(repo_id=name, repo_type=kind))
     if constants.HF_HUB_OFFLINE or cached.is_dir():
         return
-    try:
+    with as_input_error(f"{missing}; the Hub cannot be reached"):
         get_session().head(constants.ENDPOINT, timeout=NETWORK_TIMEOUT)
-    except Exception as error:  # of the library for HTTP, which differs among versions
-        raise InputError(f"{missing}; the Hub cannot be reached: {error}") from error

@@ -34,40 +34,29 @@ def change_ln_mode(
     *,
     stack: str | None = None,
 ) -> ResidualForConditionalGeneration:
-    """Return a copy of a model with another `ln_mode` and the same logits up to rounding.
+    """Return a copy of a model with another `ln_mode`, with its `options`, and the same logits up to rounding.
 
     Parameters that the new mode adds start at values without effect (a dual norm of gain 0, scales of 1). A constant
     scale on the first shortcut of a stack is moved into its embeddings: the result then has separate tables and
     learned positions, as after `fold`. Norm type and initialization style do not change.
 
     Args:
-        model: the model to change; it is not modified.
-        ln_mode: name of the new mode.
-        options: options of the new mode. Missing options have their defaults.
         stack: `"encoder"` or `"decoder"` to change one stack only; a branch warm-up that is not finished is folded in
             both. None changes both.
 
-    Raises:
-        InputError: an unknown mode or option, or a mode that cannot represent the function of the model. The message
-            names the modes that can.
+    Raises `InputError` for a mode that cannot represent the function of the model, with those that can.
     """
     if not model.config.is_encoder_decoder:
         raise InputError(f"model: a {type(model).__name__} given, must be an encoder-decoder")
-    if stack not in (None, *STACKS):
-        raise InputError(f"stack: {stack!r} given, must be 'encoder', 'decoder', or None for both")
+    config, plain = model.config, model
     try:
         mode = get_ln_mode(ln_mode)
         wanted = vars(from_mapping(mode.Options, options or {}, f"options of ln_mode {ln_mode!r}: "))
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    config = model.config
-    changed = [
-        name
-        for name in (STACKS if stack is None else (stack,))
-        if (config.of(name).ln_mode, vars(config.of(name).options)) != (ln_mode, wanted)
-    ]
-    plain = model
-    try:
+        changed = [
+            name
+            for name in (STACKS if stack is None else (stack,))
+            if (config.of(name).ln_mode, vars(config.of(name).options)) != (ln_mode, wanted)
+        ]
         ways = {name: way_to(model, name, mode) for name in changed}
         if changed:
             check_options(mode, wanted)

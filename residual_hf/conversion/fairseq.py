@@ -15,6 +15,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
+from residual_hf.model.options import shortened
 
 # version numbers, buffers, and the second copy of weights that fairseq 0.12 keeps for a fused inference kernel
 IGNORED = re.compile(
@@ -121,8 +122,7 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Residua
     Projections may be fused or separate. Buffers without a counterpart are dropped, as is the copy of a tied output
     matrix.
 
-    Raises:
-        ValueError: parameters are unknown, missing, or of another shape than the config requires.
+    Raises `ValueError` for parameters that are unknown, missing, or of another shape than the config requires.
     """
     converted: dict[str, Any] = {}
     unknown = []
@@ -157,9 +157,10 @@ def _check(converted: Mapping[str, Tensor], unknown: list[str], config: Residual
         if name in converted and converted[name].shape != expected[name].shape
     ]
     problems = [
-        f"{what}: {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}"
+        f"{what}: {', '.join(map(shortened, names[:8]))}{' ...' if len(names) > 8 else ''}"
         for what, names in (("missing", missing), ("unknown", unknown), ("wrong shape", shapes))
         if names
     ]
     if problems:
-        raise ValueError("the state dict does not fit the config; " + "; ".join(problems))
+        modes = " and ".join(dict.fromkeys(own.ln_mode for own in config.stack_configs))
+        raise ValueError(f"the weights are not those of the settings, with ln_mode {modes}; {'; '.join(problems)}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, as_input_error
 from residual_hf.base.files import check_output_folder, expanded
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.checkpoint_checks import check_finite
@@ -24,11 +24,11 @@ from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from .fairseq import convert_fairseq_state_dict
 from .fairseq_config import build_config
 from .fairseq_settings import model_settings
-from .fairseq_tokenizer import fairseq_tokenizer, shows_aggressive_hyphens, shows_escapes
+from .fairseq_tokenizer import fairseq_tokenizer
 from .moses import MosesRules
-from .pickles import load_pickle
-from .stand_ins import to_plain
+from .pickles import load_pickle, to_plain
 
+ESCAPED = re.compile(r"&(amp|apos|quot|lt|gt|#91|#93|#124);\w*(@@)?")  # the default of Moses' tokenizer
 MAX_SHARED = 4  # names of a weight, as of tied embeddings: a file with more is not of fairseq
 
 
@@ -52,8 +52,7 @@ class MosesOptions:
 def read_fairseq_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read settings (under the names of the command line) and weights of a checkpoint without running its pickle.
 
-    Raises:
-        InputError: the file is not a checkpoint of a fairseq model, or its pickle is refused.
+    Raises `InputError` for a file that is not the checkpoint of a fairseq model.
     """
     loaded = load_pickle(path)
     weights = loaded.get("model") if isinstance(loaded, Mapping) else None
@@ -87,8 +86,7 @@ def simplify_history(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def load_fairseq_model(path: str | Path) -> ResidualForConditionalGeneration | ResidualForCausalLM:
     """Load the model of a checkpoint in fp32. `generate` uses fairseq's default search (beam 5) for translation.
 
-    Raises:
-        InputError: see `read_fairseq_checkpoint` and `build_config`; also for weights that do not fit the config.
+    Raises `InputError` for a checkpoint that cannot be converted.
     """
     settings, weights = read_fairseq_checkpoint(path)
     return build_model(build_config(settings, weights), weights, path)
@@ -97,10 +95,8 @@ def load_fairseq_model(path: str | Path) -> ResidualForConditionalGeneration | R
 def build_model(
     config: ResidualConfig, weights: Mapping[str, Tensor], path: str | Path
 ) -> ResidualForConditionalGeneration | ResidualForCausalLM:
-    try:
+    with as_input_error(str(path), (ValueError, TypeError, IndexError, RuntimeError)):  # of tensors without some axes
         converted = convert_fairseq_state_dict(weights, config)
-    except (ValueError, TypeError, IndexError, RuntimeError) as error:  # of tensors without some axes
-        raise InputError(f"{path}: {error}") from error
     model = ResidualForCausalLM(config) if config.is_decoder_only else ResidualForConditionalGeneration(config)
     model.load_state_dict(converted)
     if config.is_encoder_decoder:
@@ -126,17 +122,13 @@ def convert_fairseq_checkpoint(
     `transformer_lm`, for `AutoModelForCausalLM`. Texts for a language model begin with `</s>`, as in fairseq.
 
     Args:
-        checkpoint: the `.pt` file.
-        output_dir: folder to write.
         source_dict, target_dict: fairseq's `dict.xx.txt` files, with the same content for a joined dictionary; for a
             language model twice the same file.
         bpe_codes, sentencepiece: files of the subword segmentation. Without them, input must already be segmented.
         moses: how text was tokenized before `bpe_codes` were applied.
         source_lang, target_lang: replace those in the checkpoint.
-        overwrite: replace an output folder that exists.
 
-    Raises:
-        InputError: a file, field or setting that cannot be converted; nothing is written.
+    Raises `InputError`, before anything is written, for what cannot be converted.
     """
     output_dir = Path(output_dir)
     inputs = [checkpoint, source_dict, target_dict, bpe_codes, sentencepiece]
@@ -175,7 +167,7 @@ def moses_rules(
         if language is None:
             raise InputError(f"{side}_lang: not in the checkpoint, but required by Moses' rules; use --{side}-lang")
         dictionary = dictionaries[f"{side}_dict"]
-        inferred = {"hyphens": shows_aggressive_hyphens(dictionary), "escape": shows_escapes(dictionary)}
+        inferred = {"hyphens": "@-@" in dictionary, "escape": any(map(ESCAPED.fullmatch, dictionary))}
         given = {name: value for name, value in asdict(moses).items() if value is not None}
         rules[f"{side}_rules"] = MosesRules(language, **(inferred | given))
     return rules

@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, as_input_error
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import shortened
 
@@ -40,15 +40,16 @@ HARMLESS = {  # values of refused settings that have no effect
     "decoder_history_type": "learnable_dense",
 }
 DEFAULT_POSITIONS = 1024
+INVALID = (ValueError, TypeError, StrictDataclassError)
+SIDES = ("source", "target")
 
 
 def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ResidualConfig:
     """The configuration of a checkpoint, from `model_settings` and its weights (under fairseq's names).
 
-    The mode is read from the settings and must agree with the weights.
+    Settings that contradict the shapes or names of weights are left to `convert_fairseq_state_dict`.
 
-    Raises:
-        InputError: the architecture or a setting is not supported, or contradicts the weights.
+    Raises `InputError` for what is not supported, or contradicts the values of weights.
     """
     architecture = settings["arch"]
     if LANGUAGE_MODEL.fullmatch(architecture):
@@ -56,23 +57,21 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
     if not ARCHITECTURES.fullmatch(architecture):
         raise InputError(f"arch: {shortened(repr(architecture))} in the checkpoint; supported are {SUPPORTED}")
     _refuse(settings)
-    tables = {
-        stack: _required(weights, f"{stack}.embed_tokens.weight", f"{stack}.embed_tokens.embed_tokens.weight")
-        for stack in ("encoder", "decoder")
-    }
+    tables = {stack: _table(weights, stack) for stack in ("encoder", "decoder")}
     fields = {
         "vocab_size": tables["encoder"].shape[0],
         "decoder_vocab_size": tables["decoder"].shape[0],
-        "d_model": _width(settings, tables, weights),
+        "d_model": settings["encoder_embed_dim"],
         **_size(settings, weights, "encoder"),
         **_size(settings, weights, "decoder"),
         **_embeddings(settings, tables, weights),
         **_common(settings),
         "source_lang": settings["source_lang"],
         "target_lang": settings["target_lang"],
-        **_modes(architecture, settings, weights),
+        **_modes(architecture, settings),
     }
-    return _checked_config(fields)
+    with as_input_error("checkpoint", INVALID):
+        return ResidualConfig(**fields)
 
 
 def _language_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ResidualConfig:
@@ -81,9 +80,8 @@ def _language_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) 
     own = ("character_embeddings", "decoder_input_dim", "decoder_output_dim")
     shared = {name: value for name, value in settings.items() if not str(name).startswith("adaptive_")}
     _refuse(shared, own, {**HARMLESS, "decoder_input_dim": width, "decoder_output_dim": width})
-    mode, options = _mode("transformer_lm", "decoder", {**settings, "no_decoder_final_norm": False})
+    mode, options = _mode("transformer_lm", "decoder", settings)
     without_norm = bool(settings["no_decoder_final_norm"]) and mode in ("pre_ln", "normformer")
-    _check_norms("decoder", mode, weights, final_norm=not without_norm)
     kind = "learned" if settings["decoder_learned_pos"] else "sinusoidal"
     fields = {
         "is_decoder_only": True,
@@ -100,14 +98,8 @@ def _language_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) 
         "ln_mode_options": options or None,
         "final_norm": not without_norm,
     }
-    return _checked_config(fields)
-
-
-def _checked_config(fields: Mapping[str, Any]) -> ResidualConfig:
-    try:
+    with as_input_error("checkpoint", INVALID):
         return ResidualConfig(**fields)
-    except (ValueError, TypeError, StrictDataclassError) as error:
-        raise InputError(f"checkpoint: {error}") from error
 
 
 def _vocabulary(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -116,9 +108,8 @@ def _vocabulary(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> d
     if not settings["adaptive_input"]:
         cutoffs["input"] = None
     if not any(cutoffs.values()):
-        table = _required(weights, "decoder.embed_tokens.weight", "decoder.embed_tokens.embed_tokens.weight")
         tied = bool(settings["share_decoder_input_output_embed"])
-        return {"vocab_size": table.shape[0], "tie_word_embeddings": tied}
+        return {"vocab_size": len(_table(weights, "decoder")), "tie_word_embeddings": tied}
     factors = {side: settings[f"adaptive_{side}_factor"] for side in cutoffs}
     if len(set(cutoffs.values())) > 1 or len(set(factors.values())) > 1:
         shown = [",".join(map(str, bands or ("none",))) for bands in cutoffs.values()]
@@ -143,9 +134,8 @@ def _cutoffs(settings: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
     given = settings[name]
     if not isinstance(given, str):
         return given or None
-    if not re.fullmatch(r"\[?\d{1,9}(, ?\d{1,9})*\]?", given):
-        raise InputError(f"{name}: {shortened(repr(given))} in the checkpoint, must be numbers between commas")
-    return tuple(map(int, given.strip("[]").split(",")))
+    with as_input_error(f"{name}: {shortened(given)!r} in the checkpoint", ValueError):
+        return tuple(map(int, given.strip("[]").split(",")))
 
 
 def _refuse(settings: Mapping[str, Any], names: Sequence[str] = (), harmless: Mapping[str, Any] = HARMLESS) -> None:
@@ -157,31 +147,12 @@ def _refuse(settings: Mapping[str, Any], names: Sequence[str] = (), harmless: Ma
             raise InputError(f"{name}: {shortened(repr(value))} in the checkpoint; supported is {allowed}")
 
 
-def _required(weights: Mapping[str, Tensor], name: str, other: str) -> Tensor:
-    if name not in weights:
-        found = "; adaptive and character inputs are not supported" if other in weights else ""
-        raise InputError(f"checkpoint: {name} is missing{found}")
-    if weights[name].ndim != 2:
-        raise InputError(f"checkpoint: {name} has {weights[name].ndim} dimensions, must have 2")
+def _table(weights: Mapping[str, Tensor], stack: str) -> Tensor:
+    """The token embeddings of a stack, (tokens, d_model)."""
+    name = f"{stack}.embed_tokens.weight"
+    if name not in weights or weights[name].ndim != 2:
+        raise InputError(f"checkpoint: {name} is no matrix; adaptive and character inputs are not supported")
     return weights[name]
-
-
-def _width(settings: Mapping[str, Any], tables: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> int:
-    widths = {f"{stack}_embed_dim": settings[f"{stack}_embed_dim"] for stack in tables}
-    if len(set(widths.values())) > 1:
-        given = ", ".join(f"{name}: {value}" for name, value in widths.items())
-        raise InputError(f"{given} in the checkpoint; encoder and decoder must have one width (d_model)")
-    width = widths["encoder_embed_dim"]
-    for name, setting in (("in", "decoder_input_dim"), ("out", "decoder_output_dim")):
-        if f"decoder.project_{name}_dim.weight" in weights:
-            value = settings[setting]
-            raise InputError(f"{setting}: {value} in the checkpoint, must be decoder_embed_dim ({width})")
-    for stack, table in tables.items():
-        if table.shape[1] != width:
-            raise InputError(
-                f"{stack}_embed_dim: {width} in the checkpoint, but its table has {table.shape[1]} columns"
-            )
-    return width
 
 
 def _size(settings: Mapping[str, Any], weights: Mapping[str, Tensor], stack: str) -> dict[str, int]:
@@ -207,27 +178,13 @@ def _embeddings(
     if tied and output is not None and not output.equal(tables["decoder"]):
         raise InputError("share_decoder_input_output_embed: True in the checkpoint, but the output matrix differs")
 
-    learned = {bool(settings[f"{stack}_learned_pos"]) for stack in tables}
-    lengths = [settings[f"max_{side}_positions"] or DEFAULT_POSITIONS for side in ("source", "target")]
-    kind = "sinusoidal"
-    if settings["no_token_positional_embeddings"]:
-        kind = "none"
-    elif len(learned) > 1:
-        raise InputError(
-            "encoder_learned_pos, decoder_learned_pos: one is True in the checkpoint; both or none are supported"
-        )
-    elif learned == {True}:
-        kind = "learned"
-        if len(set(lengths)) > 1:
-            raise InputError(
-                f"max_source_positions, max_target_positions: {lengths[0]} and {lengths[1]} in the checkpoint; "
-                "learned positions must have one length"
-            )
+    learned = any(settings[f"{stack}_learned_pos"] for stack in tables)
+    kind = "learned" if learned else "sinusoidal"
     return {
         "share_encoder_decoder_embeddings": shared,
         "tie_word_embeddings": tied,
-        "position_embedding_type": kind,
-        "max_position_embeddings": max(lengths),
+        "position_embedding_type": "none" if settings["no_token_positional_embeddings"] else kind,
+        "max_position_embeddings": max(settings[f"max_{side}_positions"] or DEFAULT_POSITIONS for side in SIDES),
     }
 
 
@@ -244,13 +201,10 @@ def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _modes(architecture: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+def _modes(architecture: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """`ln_mode` and its options: one mode for both stacks if they agree, else one for each."""
-    modes = {}
-    for stack in ("encoder", "decoder"):
-        modes[stack] = _mode(architecture, stack, settings)
-        _check_norms(stack, modes[stack][0], weights)
-    (encoder, encoder_options), (decoder, decoder_options) = modes["encoder"], modes["decoder"]
+    encoder, encoder_options = _mode(architecture, "encoder", settings)
+    decoder, decoder_options = _mode(architecture, "decoder", settings)
     fields: dict[str, Any] = {"ln_mode": encoder, "decoder_ln_mode": decoder if decoder != encoder else None}
     if encoder == decoder and encoder_options == decoder_options:
         return fields | {"ln_mode_options": encoder_options or None}
@@ -281,11 +235,10 @@ def _mode(architecture: str, stack: str, settings: Mapping[str, Any]) -> tuple[s
         return mode, {}
     if not pre_norm:
         return "post_ln", {}
-    if stack == "decoder" and settings["no_decoder_final_norm"]:
-        raise InputError(
-            "no_decoder_final_norm: True in the checkpoint; a Pre-LN stack without a norm at its end is not supported"
-        )
-    return _normformer(settings) if stack == "decoder" else ("pre_ln", {})
+    parts = ("scale_attn", "scale_fc", "scale_heads", "scale_resids")
+    if stack == "decoder" and any(settings[part] for part in parts):  # all of them but the last, or the weights differ
+        return "normformer", {"scale_residual": bool(settings["scale_resids"])}
+    return "pre_ln", {}
 
 
 def _b2t(stack: str, settings: Mapping[str, Any], pre_norm: bool) -> tuple[str, dict[str, Any]]:
@@ -299,44 +252,6 @@ def _b2t(stack: str, settings: Mapping[str, Any], pre_norm: bool) -> tuple[str, 
     return "b2t", {}
 
 
-def _normformer(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    flags = ("scale_attn", "scale_fc", "scale_heads")
-    given = [name for name in flags if settings[name]]
-    residual = bool(settings["scale_resids"])
-    if not given and not residual:
-        return "pre_ln", {}
-    if len(given) < len(flags):
-        raise InputError(
-            f"{', '.join(given) or 'scale_resids'}: True in the checkpoint; {', '.join(flags)} are supported together "
-            "(NormFormer) or not at all"
-        )
-    return "normformer", {"scale_residual": residual}
-
-
 def _refuse_pre_norm(stack: str, pre_norm: bool, owner: str) -> None:
     if pre_norm:
         raise InputError(f"{stack}_normalize_before: True in the checkpoint, must be False with {owner}")
-
-
-def _check_norms(stack: str, mode: str, weights: Mapping[str, Tensor], final_norm: bool = True) -> None:
-    """Raise `InputError` if the weights lack parameters of the mode or have parameters of another mode."""
-    layer = {name.removeprefix(f"{stack}.layers.0.") for name in weights if name.startswith(f"{stack}.layers.0.")}
-    at_end = f"{stack}.layer_norm.weight" in weights
-    requires_end = final_norm and mode in ("pre_ln", "resi_dual", "dlcl_pre", "normformer")
-    parts = {  # whether the weights have them, and whether the mode requires them
-        "a norm after self-attention": (
-            bool({"self_attn_layer_norm.weight", "layer_norms.0.weight"} & layer),
-            mode not in ("b2t_no_ln", "t_fixup", "rezero", "xskip"),
-        ),
-        "a norm at the end of the stack": (at_end, at_end if mode == "b2t_no_ln" else requires_end),
-        "learned shortcut weights (Admin)": (any(n.endswith("_ratio_change") for n in layer), mode == "admin"),
-        "a gate (ReZero)": ("rezero_weight" in layer, mode.startswith("rezero")),
-        "a history (DLCL)": (f"{stack}.history.weight" in weights, mode.startswith("dlcl")),
-        "a scale per head (NormFormer)": ("c_attn" in layer, mode == "normformer"),
-    }
-    for part, (found, required) in parts.items():
-        if found != required:
-            raise InputError(
-                f"checkpoint: the settings are those of {mode}, but the {stack} {'has' if found else 'lacks'} {part}; "
-                "the fork of fairseq has unknown flags, or the weights belong to another model"
-            )

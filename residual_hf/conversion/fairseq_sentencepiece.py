@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, as_input_error
 from residual_hf.base.files import expanded, readable
 from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos
 
@@ -29,29 +29,28 @@ Piece = ModelProto.SentencePiece
 def read_sentencepiece(path: str | Path) -> ModelProto:
     """Read a `.model` file.
 
-    Raises:
-        InputError: the file is not a SentencePiece model, or one of words or characters, of symbols that its users
-            defined, or of text with other marks of spaces.
+    Raises `InputError` for a model of words or characters, of symbols that its users defined, or with other marks of
+    spaces.
     """
     with readable(Path(path)):
         content = expanded(path).read_bytes()
-    try:
+    with as_input_error(f"{path}: not a SentencePiece model", (DecodeError, ValueError)):
         model = ModelProto.FromString(content)
         pieces = [(piece.piece, piece.type) for piece in model.pieces]
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not a SentencePiece model: {error}") from error
-    if not pieces:
-        raise InputError(f"{path}: not a SentencePiece model: it has no pieces")
+        if not pieces:
+            raise ValueError("it has no pieces")
     trainer = model.trainer_spec
-    if trainer.model_type not in (trainer.UNIGRAM, trainer.BPE):
-        raise InputError(f"{path}: a SentencePiece model of words or characters, must be unigram or bpe")
-    if trainer.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces:
-        raise InputError(f"{path}: a SentencePiece model in which words do not begin with ▁")
     normal, own = ({piece for piece, kind in pieces if kind == k} for k in (Piece.NORMAL, Piece.USER_DEFINED))
     if trainer.model_type == trainer.UNIGRAM:  # which finds those of known characters
         own = {piece for piece in own if not normal.issuperset(piece)}
-    if own:
-        raise InputError(f"{path}: a SentencePiece model with user_defined_symbols ({', '.join(sorted(own))})")
+    unsupported = {
+        "of words or characters": trainer.model_type not in (trainer.UNIGRAM, trainer.BPE),
+        "in which words do not begin with ▁": trainer.treat_whitespace_as_suffix
+        or not model.normalizer_spec.escape_whitespaces,
+        f"with user_defined_symbols ({', '.join(sorted(own))})": own,
+    }
+    if found := [what for what, is_so in unsupported.items() if is_so]:
+        raise InputError(f"{path}: a SentencePiece model {found[0]}, which is not supported")
     return model
 
 

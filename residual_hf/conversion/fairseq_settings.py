@@ -109,8 +109,7 @@ def model_settings(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     Settings of the task (`task`, `source_lang`, `max_source_positions`, ...) are included where the model has none.
     Those of `ModelSettings` are all there and have their types.
 
-    Raises:
-        InputError: there are no settings, or one has a wrong type or is out of range.
+    Raises `InputError` if there are none.
     """
     config, arguments = checkpoint.get("cfg"), checkpoint.get("args")
     if isinstance(config, Mapping) and isinstance(config.get("model"), Mapping):

@@ -9,7 +9,6 @@ end become `<unk>` (`known_tokens` of `ResidualTokenizer`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,11 +35,7 @@ JOINER, END = "@@", "</w>"
 
 
 def read_codes(path: str | Path) -> list[tuple[str, str]]:
-    """Read the merges of subword-nmt (`#version: 0.2`) or fastBPE (with counts) in order, without repetitions.
-
-    Raises:
-        InputError: the file has another version or format.
-    """
+    """Read the merges of subword-nmt (`#version: 0.2`) or fastBPE (with counts) in order, without repetitions."""
     merges: dict[tuple[str, str], None] = {}
     versioned = False
     for number, line in enumerate(iter_lines(path), start=1):
@@ -84,9 +79,6 @@ def fairseq_tokenizer(
         bpe_codes: codes of subword-nmt or fastBPE, for both languages.
         sentencepiece: a `.model` file, for both languages.
         source_rules, target_rules: Moses normalization and tokenization before the BPE. Requires `bpe_codes`.
-
-    Raises:
-        InputError: a file has the wrong format, or arguments exclude each other.
     """
     if bpe_codes is not None and sentencepiece is not None:
         raise InputError("bpe_codes, sentencepiece: both given, must be one of them")
@@ -132,13 +124,3 @@ def bpe_backend(
     tokenizer.decoder = decoders.Sequence(steps)
     tokenizer.post_processor = append_eos()
     return tokenizer
-
-
-def shows_aggressive_hyphens(dictionary: Sequence[str]) -> bool:
-    """Whether the training text was tokenized with `-a`, which makes hyphens inside words separate tokens `@-@`."""
-    return "@-@" in dictionary
-
-
-def shows_escapes(dictionary: Sequence[str]) -> bool:
-    """Whether the training text was escaped (`&apos;`), the default of Moses' tokenizer."""
-    return any(re.fullmatch(r"&(amp|apos|quot|lt|gt|#91|#93|#124);\w*(@@)?", token) for token in dictionary)

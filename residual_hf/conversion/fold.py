@@ -70,8 +70,7 @@ def fold_branch_warmup(model: Model) -> Model:
 
     The factors are multiplied into the last matrix of each branch, or into the norm after it.
 
-    Raises:
-        ValueError: a norm after a branch has no gain to multiply a factor into.
+    Raises `ValueError` for a norm after a branch that has no gain to multiply a factor into.
     """
     if all(warmup.is_finished for warmup in branch_warmups(model)):
         return model

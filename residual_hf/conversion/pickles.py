@@ -1,8 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Read pickled checkpoints without running code from them.
+"""Read pickled checkpoints without running code from them, and the plain values of their settings.
 
-`torch.load(weights_only=True)` makes tensors and plain containers; objects of other classes become `StandIn`s. No
-module is imported for a pickle.
+`torch.load(weights_only=True)` makes tensors and plain containers; objects of other classes become `StandIn`s: those
+of argparse, OmegaConf, fairseq and NumPy, and dataclasses of plug-ins. No module is imported for a pickle.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pickle
 import pickletools
 import re
 import signal
+import sys
 import warnings
 import zipfile
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
@@ -21,6 +22,7 @@ from functools import partial
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import psutil
@@ -30,13 +32,21 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded, readable
 from residual_hf.model.options import shortened
 
-from .stand_ins import stand_in
-
 PLAIN = re.compile(  # what PyTorch makes itself
     r"collections\.(OrderedDict|Counter)|builtins\.(set|complex)|_codecs\.encode|torch\.(Size|device)"
     r"|torch\.(bool|u?int\d+|b?float\d+)|torch\.(cuda\.)?\w+Storage|torch\.storage\.\w+Storage"
     r"|torch\.nn\.parameter\.Parameter|torch\._utils\._rebuild_(parameter|tensor|tensor_v2|tensor_v3)"
 )
+# Classes and functions in the configuration and bookkeeping of fairseq checkpoints; their calls are only recorded.
+STUBBED = re.compile(
+    r"(antlr4|examples|fairseq|fairseq_cli|hydra|omegaconf)\.[\w.]+"
+    r"|argparse\.Namespace|(enum|typing)\.\w+|pathlib\.(Pure)?(Posix|Windows)?Path|datetime\.\w+"
+    r"|numpy(\._?core)?\.(multiarray\.)?(_reconstruct|scalar|dtype|ndarray|bool_?|u?int\d+|float\d+)|numpy\.dtypes\.\w+"
+    r"|_?operator\.getitem|collections\.deque|copyreg\._reconstructor"
+    r"|builtins\.(bool|bytes|dict|float|frozenset|int|list|object|slice|str|tuple|type)"
+)
+MAX_SETTINGS, MAX_DEPTH = 100_000, 50
+CHARACTERS = 100  # of a text in the settings, that count as a value
 CALLS: dict[str, Callable[..., Any]] = {"collections.defaultdict": lambda *arguments: {}}
 LEGACY_PICKLES = 5  # before PyTorch 1.6: a magic number, a version, the system, the object, the keys of its storages
 MAX_NAMES = 1_000
@@ -47,9 +57,8 @@ SECONDS, MEMORY = 30, 2**29
 def load_pickle(path: str | Path) -> Any:
     """Load an object written by `torch.save` to the CPU, in the zip format or in that of PyTorch before 1.6.
 
-    Raises:
-        InputError: the file is missing, damaged or has another format, or the pickle names a function or class that
-            could run code, or takes much more memory or time than its size.
+    Raises `InputError` for a file that is damaged or has another format, and a pickle that names a function or class
+    which could run code, or takes much more memory or time than its size.
     """
     path = expanded(path)
     try:
@@ -64,12 +73,10 @@ def load_pickle(path: str | Path) -> Any:
                 return load()
     except InputError:
         raise
-    except zipfile.BadZipFile as error:
-        raise InputError(f"{path}: damaged: {error}") from error
     except Exception as error:  # of any kind, for what PyTorch did not expect
         problem = str(error).rpartition("WeightsUnpickler error: ")[2].strip()
         problem = re.split(r"\n| Please ", problem)[0]  # without the advice to run its code
-        raise InputError(f"{path}: damaged pickle: {shortened(problem, 300)}") from error
+        raise InputError(f"{path}: cannot be read as a checkpoint of PyTorch: {shortened(problem, 300)}") from error
 
 
 def _is_zip(path: Path) -> bool:
@@ -79,22 +86,22 @@ def _is_zip(path: Path) -> bool:
 
 
 def _names(path: Path, file: BufferedReader) -> list[str]:
-    """The full names of classes and functions in the pickles of a file. Raises `ValueError` for damaged ones."""
+    """The full names of classes and functions in the pickles of a file. Raises `ValueError` for other files."""
     if _is_zip(path):
         with zipfile.ZipFile(file) as archive:
             records = archive.infolist()
             found = [record for record in records if record.filename.rpartition("/")[2].lower() == "data.pkl"]
             if len(found) != 1:
-                raise InputError(f"{path}: not a zip file written by torch.save: it has no data.pkl")
+                raise ValueError("not a zip file written by torch.save: it has no data.pkl")
             compressed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
             if compressed or sum(record.file_size for record in records) > path.stat().st_size:
-                raise InputError(f"{path}: not a zip file written by torch.save, which does not compress records")
+                raise ValueError("not a zip file written by torch.save, which does not compress records")
             with archive.open(found[0]) as record:
                 pickles: list[Iterator[Any]] = [pickletools.genops(record.read())]
     elif file.peek(1)[:1] == pickle.PROTO:
         pickles = [pickletools.genops(file) for _ in range(LEGACY_PICKLES)]
     else:
-        raise InputError(f"{path}: not a file written by torch.save: neither zip nor pickle")
+        raise ValueError("neither zip nor pickle")
     names: dict[str, None] = {}
     for opcode, argument, _ in chain.from_iterable(pickles):
         if opcode.name == "PROTO" and argument > 2:
@@ -132,3 +139,94 @@ def _check_cost(path: Path, load: Callable[[], Any]) -> None:
             os._exit(status)
     if os.waitpid(child, 0)[1]:
         raise InputError(f"{path}: the pickle would take much more memory or time than its {size:,} bytes")
+
+
+class StandIn:
+    """Replaces an object whose class is not loaded: the class's name `origin`, its arguments and its state."""
+
+    origin = ""
+    arguments: tuple[Any, ...]
+    state: Any
+
+    def __new__(cls, *args: Any) -> StandIn:
+        made = super().__new__(cls)
+        made.arguments = args
+        made.state = {}
+        return made
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+def to_plain(value: Any) -> Any:
+    """Convert stand-ins recursively to dicts, lists and scalars, and OmegaConf's nodes to their values.
+
+    References between values of a config (`${task.max_source_positions}`) are resolved. Raises `InputError` for more
+    values or levels than a configuration has, where values that are referred to twice count twice.
+    """
+    plain = _Settings().plain(value)
+    return _resolve(plain, plain)
+
+
+def stand_in(name: str, path: Path) -> type:
+    """A class of stand-ins. Raises `InputError` for what does not belong in a checkpoint."""
+    package = name.partition(".")[0]
+    is_plug_in = package not in ("torch", "numpy") and package not in sys.stdlib_module_names
+    if not (is_plug_in or STUBBED.fullmatch(name)):
+        raise InputError(
+            f"{path}: the pickle names {name}, which could run code or take all memory. It was refused and nothing "
+            "was run. Supported are tensors, plain containers and configuration objects (argparse, OmegaConf, fairseq)"
+        )
+    return type(name.rpartition(".")[2], (StandIn,), {"origin": name})
+
+
+class _Settings:
+    """Counts the values of a configuration that it converts to plain ones."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def plain(self, value: Any, depth: int = 0) -> Any:
+        self.count += 1 + (len(value) // CHARACTERS if isinstance(value, (str, bytes)) else 0)
+        if depth > MAX_DEPTH or self.count > MAX_SETTINGS:
+            raise InputError(f"checkpoint: its settings have more than {MAX_SETTINGS:,} values or {MAX_DEPTH} levels")
+        depth += 1
+        if isinstance(value, StandIn):
+            return self.plain(_content(value), depth)
+        if isinstance(value, dict):
+            return {self._key(key): self.plain(item, depth) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.plain(item, depth) for item in value)
+        if isinstance(value, (str, bytes, int, float, NoneType)):
+            return value
+        return f"<{type(value).__name__}>"  # nothing that a setting may be
+
+    def _key(self, key: Any) -> Any:
+        key = self.plain(key, MAX_DEPTH - 1)
+        return key if isinstance(key, (str, int, float, NoneType)) else str(type(key))
+
+
+def _content(made: StandIn) -> Any:
+    state = made.state if isinstance(made.state, dict) else {}
+    if made.origin.startswith("omegaconf."):
+        return state.get("_content", state.get("_val"))
+    if made.origin == "argparse.Namespace":
+        return state
+    if len(made.arguments) == 1 and not state:  # an enum member, a path
+        return made.arguments[0]
+    return state or None
+
+
+def _resolve(value: Any, root: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _resolve(item, root) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve(item, root) for item in value]
+    for _ in range(8):  # references to references, but no cycles
+        if not (isinstance(value, str) and value.startswith("${") and value.endswith("}")):
+            break
+        found = root
+        for part in value[2:-1].split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        value = found
+    return value

@@ -25,7 +25,7 @@ from transformers import (
     Speech2TextConfig,
 )
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, as_input_error
 from residual_hf.base.files import check_output_folder
 from residual_hf.base.names import check_repository
 from residual_hf.checkpoint import WEIGHT_FILES
@@ -91,8 +91,7 @@ def from_transformers(
         decoder_start_token_id: replaces that of the model. For mBART models without one, give the id of the target
             language code.
 
-    Raises:
-        InputError: another class, quantised weights, or a config value that `ResidualConfig` does not support.
+    Raises `InputError` for another class, quantised weights, or a config value that `ResidualConfig` does not support.
     """
     if isinstance(model, (str, os.PathLike)):
         model = load_model(model)
@@ -118,9 +117,7 @@ def from_transformers(
 def convert_transformers(name: str | os.PathLike, output_dir: str | os.PathLike, overwrite: bool = False) -> Path:
     """Convert a folder or Hub name with `from_transformers` and save the model with its tokenizer.
 
-    Raises:
-        InputError: see `from_transformers`; also for a model or tokenizer that cannot be loaded, or an output folder
-            that is not empty.
+    Raises `InputError` as `from_transformers` does, and for a model or tokenizer that cannot be loaded.
     """
     output_dir = Path(output_dir)
     check_output_folder(output_dir, overwrite=overwrite, holds=WEIGHT_FILES, inputs=[os.fspath(name)])
@@ -145,13 +142,9 @@ def load_model(name: str | os.PathLike) -> PreTrainedModel:
 
 
 def load(auto_class: Any, name: str | os.PathLike) -> Any:
-    try:
+    with as_input_error(f"{name}: {auto_class.__name__} cannot load it"):
         check_implementations(PreTrainedConfig.get_config_dict(name)[0], name)
         return auto_class.from_pretrained(name, trust_remote_code=False)
-    except InputError:
-        raise
-    except Exception as error:  # of any model and tokenizer
-        raise InputError(f"{name}: {auto_class.__name__} cannot load it: {error}") from error
 
 
 def architecture_of(model: Any) -> Architecture:

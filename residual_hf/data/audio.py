@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from residual_hf.base.errors import InputError, for_all, requires
+from residual_hf.base.errors import InputError, as_input_error, for_all, requires
 from residual_hf.base.files import expanded
 from residual_hf.model.checksums import file_hash
 
@@ -41,7 +41,7 @@ def features(samples: np.ndarray, extract: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Recording:
-    """`where`: its name in messages; `source`: a file, or gives its bytes."""
+    """A file, or a function that gives its bytes (`source`), and its name in messages (`where`)."""
 
     where: str
     source: Path | Callable[[], bytes]
@@ -53,11 +53,10 @@ class Recording:
         """
         with requires("speech"):
             import soundfile
-        try:
+        unreadable = (soundfile.SoundFileError, OSError, RuntimeError, TypeError)
+        with as_input_error(f"{self.where}: cannot be read as audio", unreadable):
             opened = self.source if isinstance(self.source, Path) else io.BytesIO(self.source())
             samples, rate = soundfile.read(opened, dtype="float32", always_2d=True)
-        except (soundfile.SoundFileError, OSError, RuntimeError, TypeError) as error:
-            raise self.error(f"cannot be read as audio: {error}") from error
         if rate != RATE:
             raise self.error(f"has {rate:,} samples per second, must have {RATE:,}; resample it")
         samples = samples.mean(axis=1)
@@ -75,12 +74,10 @@ class Recording:
 
     def digest(self) -> str:
         """The sha256 of its bytes. Raises `InputError` for a file that cannot be read."""
-        try:
+        with as_input_error(f"{self.where}: cannot be read", OSError):
             if isinstance(self.source, Path):
                 return file_hash(self.source)
             return hashlib.sha256(self.source()).hexdigest()
-        except OSError as error:
-            raise self.error(f"cannot be read: {error}") from error
 
     def error(self, what: str) -> InputError:
         return InputError(f"{self.where}: {what}")

@@ -56,9 +56,7 @@ class TokenBudgetSampler:
             cores (fairseq's `required_batch_size_multiple`).
         corpus: an `EncodedCorpus` whose epoch is set together with that of the sampler.
 
-    Raises:
-        InputError: lists of unequal length, no sentences, a number below its minimum, or a sentence longer than
-            `max_tokens`.
+    Raises `InputError` for a sentence longer than `max_tokens`.
     """
 
     batch_size = None
@@ -77,23 +75,8 @@ class TokenBudgetSampler:
         order: str = "fairseq",
         processes: int = 1,
     ) -> None:
-        if order not in BATCH_ORDERS:
-            raise InputError(f"order: {order!r} given, must be one of {list(BATCH_ORDERS)}")
-        least = {
-            "max_tokens": (max_tokens, 1),
-            "multiple": (multiple, 1),
-            "processes": (processes, 1),
-            "seed": (seed, 0),
-        }
-        for name, (value, minimum) in least.items():
-            if value < minimum:
-                raise InputError(f"{name}: {value} given, must be at least {minimum}")
         sources = np.asarray(source_lengths, dtype=np.int64)
         targets = np.asarray(target_lengths, dtype=np.int64)
-        if len(sources) != len(targets):
-            raise InputError(f"target_lengths: {len(targets)} given for {len(sources)} source_lengths, must be equal")
-        if len(sources) == 0:
-            raise InputError("source_lengths: empty, there must be at least one sentence pair")
         longest = int(np.maximum(sources, targets).argmax())
         side, length = max(("source", sources[longest]), ("target", targets[longest]), key=lambda pair: pair[1])
         if length > max_tokens:
@@ -179,8 +162,7 @@ class Seq2SeqCollator(InputSettings):
         max_length: do not pad beyond this length, the positions of the model.
         max_frames: the same for `input_features`.
 
-    Raises:
-        InputError: a number below its minimum, no features, or `labels` in some features only.
+    Raises `InputError` for `labels` in some features only.
     """
 
     pad_token_id: int = option(minimum=0)
@@ -190,8 +172,6 @@ class Seq2SeqCollator(InputSettings):
     max_frames: int | None = None
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        if not features:
-            raise InputError("features: empty, a batch needs at least one sentence")
         labelled = sum("labels" in feature for feature in features)
         if labelled not in (0, len(features)):
             raise InputError(f"labels: in {labelled} of {len(features)} features, must be in all of them or in none")

@@ -51,10 +51,11 @@ class CleaningReport:
 
 
 def clean_corpus(
-    corpus: ParallelCorpus, reason_to_drop: Callable[[str, str], str | None], report: CleaningReport
-) -> ParallelCorpus:
-    """The pairs that pass a `pair_filter`; all are counted in `report`."""
-    return corpus.with_pairs(pair for pair in corpus if report.count(reason_to_drop(*pair)))
+    corpus: ParallelCorpus, reason_to_drop: Callable[[str, str], str | None]
+) -> tuple[ParallelCorpus, CleaningReport]:
+    """The pairs that pass a `pair_filter`, and the report about all of them."""
+    report = CleaningReport()
+    return corpus.with_pairs(pair for pair in corpus if report.count(reason_to_drop(*pair))), report
 
 
 def pair_filter(settings: CleaningSettings) -> Callable[[str, str], str | None]:

@@ -26,6 +26,7 @@ XLIFF = (".xlf", ".xliff", *OF_TOOLS)
 UNITS = (TMX, *XLIFF, PO[0])
 TABLES = (".csv", ".tsv", ".xlsx")
 PAIR_FILES = (*(each for each in UNITS if each not in OF_TOOLS), *TABLES, ".jsonl", ".parquet", *OF_TOOLS)
+AUDIO_FILES = (".flac", ".wav", ".ogg", ".mp3")
 SPEC_AUGMENT = {"lb": (1, 27, 1, 100), "ld": (2, 27, 2, 100)}
 """Policies of SpecAugment: bands and their largest width, stretches and their largest length in frames."""
 TOKENIZER_KINDS = ("bpe", "byte_bpe", "unigram", "pretokenized")

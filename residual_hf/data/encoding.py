@@ -62,8 +62,6 @@ class EncodedCorpus(Dataset):
         seed: int = 1,
         max_length: int | None = None,
     ):
-        if seed < 0:
-            raise InputError(f"seed: {seed} given, must be at least 0")
         self.arrays = arrays
         self.resegment = dict(resegment or {})
         self.seed = seed
@@ -189,7 +187,6 @@ def encode_corpus(
 
     Args:
         corpus: the text; the target side is passed as `text_target`, for tokenizers with separate vocabularies.
-        tokenizer: a tokenizer of Transformers.
         name: of the progress bar and the cache file.
         cache_dir: folder of cached arrays, keyed by the text and the tokenizer; None for no cache.
     """

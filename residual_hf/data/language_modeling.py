@@ -18,7 +18,7 @@ from .corpus import ParallelCorpus
 from .data_settings import DataSettings
 from .encoding import IGNORED, EncodedCorpus, encode, encode_corpus
 from .pipeline import Preparation, PreparedData, first_pairs, get_tokenizer, joined_subwords, mix
-from .text_warnings import warn_about_unknown_tokens
+from .sample_checks import warn_about_unknown_tokens
 from .tokenizer import ends_text
 
 Packing = Callable[[EncodedCorpus], EncodedCorpus]
@@ -100,8 +100,7 @@ def pack(lines: EncodedCorpus, block_size: int, break_mode: str, *, context: int
         context: tokens before those to predict that a block begins with, if the document (for `"eos"` the line) has as
             many; their labels are ignored. A block then predicts at most `block_size - 1 - context` tokens.
 
-    Raises:
-        InputError: a context that leaves no token to predict.
+    Raises `InputError` for a context that leaves no token to predict.
     """
     size = block_size - 1 - context
     if size < 1 or context < 0:

@@ -43,8 +43,7 @@ def tag_corpus(corpus: ParallelCorpus, side: str | None) -> ParallelCorpus:
     """The corpus with its own tag before every source, and with the tag of its target language before every sentence
     of `side`: `"source"`, `"target"` or None.
 
-    Raises:
-        InputError: language tags for a corpus without a target language.
+    Raises `InputError` for language tags and a corpus without a target language.
     """
     if side is not None and corpus.target_lang is None:
         raise InputError(f"{corpus.name}: target_lang missing, which language tags need")

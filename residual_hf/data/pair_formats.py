@@ -10,10 +10,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from residual_hf.base.errors import InputError, requires
+from residual_hf.base.errors import InputError, as_input_error, requires
 
-from .audio_folder import AUDIO_FILES
-from .data_settings import XLIFF, CorpusSpec
+from .data_settings import AUDIO_FILES, XLIFF, CorpusSpec
 from .language_names import code_named
 from .pair_rows import HEADERS, Pair, find_language, is_forward, read_record, record_pair
 from .text_files import LONGEST_LINE, LineReader, single_spaced, uncompressed_name
@@ -38,8 +37,7 @@ def pairs_of_file(spec: CorpusSpec) -> Iterator[Pair]:
 
     Untranslated and fuzzy units, and those without one of the languages, are left out.
 
-    Raises:
-        InputError: a file that cannot be read or is not of these languages, or a library is missing.
+    Raises `InputError` for a file that cannot be read or is not of these languages, or a library that is missing.
     """
     read = {".po": _po, ".parquet": _parquet, **dict.fromkeys((".tmx", *XLIFF), _units)}
     for number, (source, target) in enumerate(read.get(spec.file_format, _table)(spec), start=1):
@@ -203,12 +201,10 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
                 raise InputError(f"{path}: line {reader.number}: a row of more than {LONGEST_LINE:,} characters")
             yield f"{line}\n"
 
-    try:
+    with as_input_error(f"{path}: not CSV", csv.Error):
         for row in csv.reader(lines_of_rows(), delimiter=delimiter, strict=True):
             size = 0
             yield row
-    except csv.Error as error:
-        raise InputError(f"{path}: not CSV: {error}") from error
 
 
 def _parquet(spec: CorpusSpec) -> Iterator[Pair]:
@@ -225,7 +221,7 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
-    try:
+    with as_input_error(f"{path}: cannot be read as a parquet file", (pyarrow.ArrowException, OSError, ValueError)):
         with ParquetFile(path) as file:
             flat = [column for column in file.schema if not column.max_repetition_level]
             texts = [column.path for column in flat if column.logical_type.type == "STRING"]
@@ -239,8 +235,6 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
                 rows = 1 + LONGEST_LINE // (1 + longest)
                 for start in range(0, len(batch), rows):
                     yield from batch.slice(start, rows).to_pylist()
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as a parquet file: {error}") from error
 
 
 def _check_sizes(file: Any, columns: Sequence[str]) -> None:

@@ -11,15 +11,14 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, for_all
 from residual_hf.base.files import expanded
 from residual_hf.base.names import check_repository, similar_path
 
-from .audio_folder import folder_pairs
-from .data_settings import PAIR_FILES, CorpusSpec
+from .data_settings import AUDIO_FILES, PAIR_FILES, CorpusSpec
 from .pair_formats import pairs_of_file
 from .pair_rows import Pair, json_pair, record_pair, tsv_pair
-from .text_files import LineReader, count_lines, uncompressed_name
+from .text_files import LineReader, count_lines, iter_lines, uncompressed_name
 
 BLOCK = 100_000
 
@@ -217,6 +216,38 @@ def _aligned(sources: LineReader, targets: LineReader) -> Iterator[Pair]:
                 f"{sources.path} has {lines} lines, but {targets.path} has {others}; both must have the same number"
             )
         yield source, target
+
+
+def folder_pairs(folder: Path) -> Iterator[Pair]:
+    """Path from the folder and text of each recording: of LibriSpeech's `*.trans.txt`, or of `x.txt` beside `x.wav`.
+
+    Raises `InputError` naming recordings without one text, and texts without one recording.
+    """
+    files: dict[Path, list[Path]] = {}
+    texts: dict[Path, list[str]] = {}
+    for path in sorted(folder.rglob("[!.]*")):
+        if path.suffix.lower() in AUDIO_FILES:
+            files.setdefault(path.with_suffix(""), []).append(path)
+        elif path.suffix == ".txt":
+            for stem, text in _transcripts(path):
+                texts.setdefault(stem, []).append(text)
+
+    def pair(stem: Path) -> Pair:
+        found, said = files.get(stem, []), texts.get(stem, [])
+        if (len(found), len(said)) != (1, 1):
+            kinds = f"audio files ({', '.join(AUDIO_FILES)}), and {len(said)} texts ({stem.name}.txt or *.trans.txt)"
+            raise InputError(f"{stem}: has {len(found)} {kinds}, must have one of each")
+        return str(found[0].relative_to(folder)), said[0]
+
+    return iter(for_all(pair, dict.fromkeys([*files, *texts])))
+
+
+def _transcripts(path: Path) -> Iterator[tuple[Path, str]]:
+    lines = iter_lines(path)
+    if path.name.endswith(".trans.txt"):
+        yield from ((path.parent / name, text) for name, _, text in (line.partition(" ") for line in lines))
+    else:
+        yield path.with_suffix(""), " ".join(lines)
 
 
 def is_audio(feature: Any) -> bool:

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The sentence pair of a row: a line of TSV or JSONL, a row of a table or of a data set. Which languages it has."""
+"""Reads a sentence pair from a row (of TSV, JSONL, a table or a data set), and finds languages among names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, as_input_error
 from residual_hf.model.options import shortened
 
 from .data_settings import CorpusSpec
@@ -66,10 +66,8 @@ def _text(record: Any, key: object, where: str) -> str:
     text = _value(record, key, where)
     if not isinstance(text, str):
         raise InputError(f"{where}: `{key}` is {shortened(repr(text))}, must be a string")
-    try:
+    with as_input_error(f"{where}: `{key}` has an unpaired surrogate", UnicodeEncodeError):
         text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{where}: `{key}` has an unpaired surrogate, which UTF-8 cannot encode") from error
     return text
 
 

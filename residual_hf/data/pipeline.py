@@ -16,7 +16,7 @@ from accelerate import PartialState
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, as_input_error
 from residual_hf.base.files import atomic_folder, write_json
 from residual_hf.base.names import check_repository
 from residual_hf.checkpoint import model_folder
@@ -24,7 +24,7 @@ from residual_hf.checkpoint_checks import load_tokenizer
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
-from .cleaning import CleaningReport, clean_corpus, pair_filter
+from .cleaning import clean_corpus, pair_filter
 from .corpus import ParallelCorpus, numbered, read_parallel
 from .data_settings import CleaningSettings, DataSettings, TokenizerSettings
 from .encoding import EncodedCorpus, encode, encode_corpus
@@ -33,14 +33,14 @@ from .marked_text import marked, marking_tokens, training_edits, with_capitals
 from .mixture import mixed_indices, mixing_probabilities
 from .multilingual import concatenate, directions, language_tag, tag_corpus, training_pairs
 from .pair_reader import PairReader, locate_pair
-from .streaming import StreamedBatches
-from .subword_regularization import resegmenters
-from .text_warnings import (
+from .sample_checks import (
     warn_about_faults,
     warn_about_overlap,
     warn_about_rare_placeholders,
     warn_about_unknown_tokens,
 )
+from .streaming import StreamedBatches
+from .subword_regularization import resegmenters
 from .tokenizer import ends_text, join_subwords, pretokenized_tokenizer, reads_segmented_text
 from .tokenizer_training import train_tokenizer
 
@@ -242,8 +242,9 @@ def clean(
     """Clean each training corpus and write the report to `report_file`, if given."""
     cleaned, reports = [], {}
     for name, corpus in zip(numbered([corpus.name for corpus in corpora]), corpora, strict=True):
-        report = reports[name] = CleaningReport()
-        cleaned.append(clean_corpus(corpus, pair_filter(settings), report))
+        kept, report = clean_corpus(corpus, pair_filter(settings))
+        cleaned.append(kept)
+        reports[name] = report
         logger.info("%s: cleaning: %s", name, report)
         report.warn_if_most_is_gone(name)
         if not report.kept:
@@ -259,8 +260,7 @@ def first_pairs(data: DataSettings) -> Iterator[ParallelCorpus]:
     for spec in data.train:
         corpus = ParallelCorpus.empty(spec).with_pairs(PairReader(spec).take(SAMPLE // len(data.train)))
         if data.cleaning is not None:
-            report = CleaningReport()
-            corpus = clean_corpus(corpus, pair_filter(data.cleaning), report)
+            corpus, report = clean_corpus(corpus, pair_filter(data.cleaning))
             report.warn_if_most_is_gone(f"the first pairs of {corpus.name}")
         yield corpus
 
@@ -309,10 +309,8 @@ def given_tokenizer(path: str | Path, kind: str, data: DataSettings | None = Non
     Raises `InputError` for one that cannot be loaded, and see `set_languages`.
     """
     if kind == "pretokenized":
-        try:
+        with as_input_error(f"tokenizer.path: {path} cannot be loaded"):
             return pretokenized_tokenizer(path)
-        except Exception as error:
-            raise InputError(f"tokenizer.path: {path} cannot be loaded: {error}") from error
     check_repository(str(path), f"tokenizer.path: {path} cannot be loaded")
     tokenizer = load_tokenizer(model_folder(path), f"tokenizer.path: {path}", trust_remote_code=False)
     if data is not None and adds_codes(tokenizer):

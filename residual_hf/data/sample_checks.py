@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Checks of a sample of a parallel corpus for text that cannot be right: shifted, copied, swapped, escaped.
+"""Checks of corpora for text that cannot be right (shifted, copied, swapped, escaped), and warnings about text.
 
 The limits are far from the real text that they were measured on (16 pairs of files in German, English, French and
 Vietnamese): lengths correlate by at least 0.74 in every block of 200 pairs, by at most 0.43 after a shift by a line;
@@ -8,17 +8,24 @@ at most 0.2 % of the pairs are copies; the language of single lines is recognize
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from statistics import mean
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 
 from .corpus import ParallelCorpus
+from .encoding import EncodedCorpus
 from .language_names import detected_as
 from .pair_reader import Pair
+
+logger = logging.getLogger(__name__)
 
 BLOCK, BLOCKS = 200, 50
 """A sample has at most so many blocks of so many consecutive pairs."""
@@ -38,7 +45,10 @@ SURE = 0.8
 """Share of the places of a side that are in its language or in one other, if that is recognized well."""
 MIXED = 0.1
 """Share of the places that are in the other."""
-
+MOST_UNKNOWN = 0.02
+"""Share of unknown tokens above which a text gets a warning."""
+FEW = 1000
+"""Placeholders of a training text, below which it gets a warning."""
 MARKS = {
     "moses": {
         "escapes such as &apos; and &quot;": re.compile(r"&(?:apos|quot|amp|lt|gt|nbsp|#\d+|#x[\da-fA-F]+);"),
@@ -86,7 +96,7 @@ def sample_faults(sample: ParallelCorpus, size: int, expected: Collection[str] =
     """The same for the sample of a corpus of this size."""
     if len(sample) < FEWEST:
         return []
-    found = [fault for kind in MARKS if kind not in expected for fault in marked(sample, kind)]
+    found = [fault for kind in MARKS if kind not in expected for fault in marks_in(sample, kind)]
     if sample.source_lang is not None and sample.source_lang == sample.target_lang:
         return found
     copies = sum(map(str.__eq__, sample.sources, sample.targets)) / len(sample)
@@ -137,7 +147,7 @@ def correlation(sources: np.ndarray, targets: np.ndarray, by: int = 0) -> float:
     return float(np.corrcoef(*moved)[0, 1]) if all(side.std() > 0 for side in moved) else 1.0
 
 
-def marked(sample: ParallelCorpus, kind: str) -> Iterator[str]:
+def marks_in(sample: ParallelCorpus, kind: str) -> Iterator[str]:
     """Which marks of processing too many lines have."""
     advice = "; if Moses tokenized it, set pretokenized to moses, else replace the marks" if kind == "moses" else ""
     sides = {"source": sample.sources, "target": sample.targets}
@@ -187,3 +197,47 @@ def language_ranker() -> Callable[[str], list[str]]:
 
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=False)
     return lambda text: [label for label, _ in identifier.rank(text)]
+
+
+def warn_about_rare_placeholders(train: EncodedCorpus, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Log a warning if the training text has too few placeholders for a model to learn to copy them."""
+    ids = tokenizer.convert_tokens_to_ids(list(PLACEHOLDER_TOKENS))
+    found = int(np.isin(train.arrays["source_ids"], ids).sum())
+    if found < FEW:
+        logger.warning(
+            f"data.placeholders: the training text has only {found} placeholders, tags, addresses or numbers on both "
+            "sides: too few to learn that they come through unchanged"
+        )
+
+
+def warn_about_unknown_tokens(encoded: Mapping[str, EncodedCorpus], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Warn about text that the tokenizer was not made for."""
+    for name, corpus in encoded.items():
+        for side in corpus.sides:
+            share = float(np.mean(corpus.arrays[f"{side}_ids"] == tokenizer.unk_token_id))
+            if share > MOST_UNKNOWN:
+                logger.warning(
+                    f"data.{name}: {100 * share:.0f} % of the {side} tokens are unknown to the tokenizer: the text "
+                    "must be segmented and normalized like the text that it was made from"
+                )
+
+
+def warn_about_faults(texts: Mapping[str, Iterable[ParallelCorpus]], expected: Collection[str]) -> None:
+    """Warn about text that cannot be right, see `faults_of`."""
+    for name, corpora in texts.items():
+        for corpus in corpora:
+            for fault in faults_of(corpus, expected):
+                logger.warning("data.%s: %s: %s", name, corpus.name, fault)
+
+
+def warn_about_overlap(train: Iterable[ParallelCorpus], held_out: Mapping[str, Sequence[ParallelCorpus]]) -> None:
+    """Warn about pairs of `valid` and `test` that are also training pairs."""
+    pairs = {split: {pair for corpus in corpora for pair in corpus} for split, corpora in held_out.items()}
+    every = set().union(*pairs.values())
+    found = {pair for corpus in train for pair in corpus if pair in every}
+    for split, own in pairs.items():
+        if shared := len(own & found):
+            logger.warning(
+                f"data.{split}: {shared} of {len(own)} pairs are also training pairs, which makes the scores too "
+                "high: remove them from the training corpora"
+            )

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from transformers.utils import cached_file
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, as_input_error
 from residual_hf.base.files import atomic_file
 from residual_hf.checkpoint import SHORTLIST, model_folder
 
@@ -61,19 +61,15 @@ def load_shortlist(name: str | Path, config: Any) -> Shortlist | None:
     path = cached_file(str(model_folder(name)), SHORTLIST, _raise_exceptions_for_missing_entries=False)
     if path is None:
         return None
-    try:
+    with as_input_error(f"shortlist: {path} cannot be read", (SafetensorError, OSError, TypeError)):
         found = Shortlist(**load_file(path))
-    except (SafetensorError, OSError, TypeError) as error:
-        raise InputError(f"shortlist: {path} cannot be read: {error}") from error
-    for field, shape in (("candidates", (config.vocab_size, "any")), ("frequent", ("any",))):
-        array = getattr(found, field)
-        if array.dtype != np.int32 or array.ndim != len(shape) or shape[0] not in ("any", len(array)):
-            raise InputError(
-                f"{path}: {field} is {array.dtype} {array.shape}, must be int32 ({', '.join(map(str, shape))})"
-            )
-        least, most = (-1 if field == "candidates" else 0), config.decoder_vocab_size - 1
-        if array.size and not least <= array.min() <= array.max() <= most:
-            raise InputError(f"{path}: {field} has {array.min()} to {array.max()}, must be {least} to {most}")
+    fits = (found.candidates.ndim, found.frequent.ndim) == (2, 1) and len(found.candidates) == config.vocab_size
+    for table, least in ((found.candidates, -1), (found.frequent, 0)):
+        is_inside = not table.size or least <= table.min() <= table.max() < config.decoder_vocab_size
+        fits = fits and table.dtype == np.int32 and is_inside
+    if not fits:
+        sizes = f"{config.vocab_size:,} and {config.decoder_vocab_size:,} tokens"
+        raise InputError(f"{path}: is not of the vocabularies of the model, with {sizes}")
     return found
 
 

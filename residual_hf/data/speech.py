@@ -15,7 +15,7 @@ import numpy as np
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from residual_hf.base.errors import InputError, for_all
+from residual_hf.base.errors import InputError, as_input_error, for_all
 from residual_hf.base.files import atomic_file, expanded, read_json, write_json
 from residual_hf.checkpoint import extractor
 from residual_hf.model.checksums import write_checksums
@@ -25,7 +25,7 @@ from .data_settings import SPEC_AUGMENT
 from .encoding import IGNORED, EncodedCorpus, encode_corpus, is_cached
 from .multilingual import concatenate
 from .pipeline import Preparation, PreparedData, get_tokenizer
-from .text_warnings import warn_about_unknown_tokens
+from .sample_checks import warn_about_unknown_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -148,10 +148,8 @@ def prepare_speech(given: Preparation) -> PreparedData:
     names = (*held_out, "train")  # the long one last
     found = {name: list(chain.from_iterable(map(recordings, getattr(data, name), texts[name]))) for name in names}
     store = folder / "cache" if data.features is None else expanded(data.features)
-    try:
+    with as_input_error(f"data.features: {store} cannot be a folder", OSError):
         store.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"data.features: {store} cannot be a folder: {error.strerror}") from error
     with PartialState().main_process_first():
         tokenizer = get_tokenizer(given.tokenizer, data, transcripts, (), positions, folder / "tokenizer")
         digests = {name: hash_recordings(found[name]) for name in names}

@@ -58,8 +58,7 @@ def split_corpus(spec: CorpusSpec, folder: Path, seed: int = 1, *, more: Sequenc
     those whose sentences occur only once, as far as there are enough; training pairs with a sentence of a held-out
     pair are left out. Memory: 16 bytes per pair.
 
-    Raises:
-        InputError: files that cannot be read or have different numbers of lines, or less than 10 different pairs.
+    Raises `InputError` for files that cannot be read or differ in their lines, and for less than 10 different pairs.
     """
     readers = [PairReader(each) for each in (spec, *more)]
     hashes = (tuple(hash(sentence_key(text)) for text in pair) for pair in all_pairs(readers))

@@ -18,7 +18,7 @@ from residual_hf.base.errors import InputError
 
 from .background import BackgroundCall
 from .batching import TokenBudgetSampler
-from .cleaning import CleaningReport, clean_corpus, pair_filter
+from .cleaning import clean_corpus, pair_filter
 from .corpus import ParallelCorpus, numbered
 from .data_settings import MOVABLE, DataSettings
 from .encoding import CHUNK, EncodedCorpus
@@ -151,8 +151,6 @@ class StreamedBatches(IterableDataset):
 
         At most one block is read and encoded again. Raises `InputError` if the state is of another stream.
         """
-        if missing := [key for key in (*self._begin, "settings") if key not in state]:
-            raise InputError(f"state: no key {missing[0]!r}, must be the result of StreamedBatches.state")
         nameless = [{**corpus, "name": None} for corpus in state["settings"].get("corpora", ())]  # of older versions
         for key, value in self._settings().items():
             if key == "corpora" and value == nameless:
@@ -215,8 +213,7 @@ class StreamedBatches(IterableDataset):
                 chunk = corpus.with_pairs(reader.take(int(min(CHUNK, share))))
                 share -= len(chunk)
                 if reason_to_drop is not None:
-                    report = CleaningReport()
-                    chunk = clean_corpus(chunk, reason_to_drop, report)
+                    chunk, report = clean_corpus(chunk, reason_to_drop)
                     self.dropped.update(report.dropped)
                 chunk = with_capitals(chunk, self.data, self.seed)
                 yield training_pairs(chunk, self.data.bidirectional, self.data.language_tags, self._edited)

@@ -24,7 +24,7 @@ from residual_hf.base.files import expanded
 from residual_hf.model.checksums import file_hash
 
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
-"""Errors of files that cannot be read, and of damaged compressed ones, some of them without a number of an error."""
+"""Errors of files that cannot be read, and of damaged compressed ones."""
 
 
 def _zstandard(raw: BufferedReader) -> Any:

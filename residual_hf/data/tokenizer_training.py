@@ -80,15 +80,13 @@ def train_tokenizer(
     them with `ResidualTokenizer.from_pair`. Training is deterministic.
 
     Args:
-        texts: sentences.
         settings: the kind of model, trained by `tokenizers` (BPE) or SentencePiece (unigram), the vocabulary size and
             limits of entries. A small text may yield fewer entries, which is logged. Lines are cut to `LONGEST`.
         language_tags: tokens such as `<2de>`; their ids follow the special tokens. They are found in text and are not
             removed by `skip_special_tokens`.
         model_max_length: number of tokens to which `truncation=True` cuts.
 
-    Raises:
-        InputError: a value that is not allowed, no text, or a vocabulary smaller than the alphabet of the text.
+    Raises `InputError` for no text, and for a vocabulary smaller than the alphabet of the text.
     """
     settings = settings or TokenizerSettings()
     logger.info("training a tokenizer: %s, %d entries", settings.kind, settings.vocab_size)

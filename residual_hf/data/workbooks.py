@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.base.archives import open_archive
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, as_input_error
 from residual_hf.base.xml_reader import xml_elements
 
 MOST_COLUMNS = 1000
+UNLIKE = (KeyError, IndexError, ValueError, AttributeError, StopIteration)
+"""Errors of files that are no workbooks."""
 BOOK, STRINGS, RELATIONS = "xl/workbook.xml", "xl/sharedStrings.xml", "xl/_rels/workbook.xml.rels"
 
 
@@ -22,22 +24,20 @@ def rows_of(path: Path, largest: int) -> Iterator[list[str]]:
 
     Raises `InputError` for a file that is no workbook, or of more than `largest` bytes, unpacked.
     """
-    with open_archive(path, largest) as archive:
-        try:
-            related = _elements(archive, path, RELATIONS, "Relationship")
-            parts = {each.get("Id"): each.get("Target") for each in related if each.get("Type").endswith("/worksheet")}
-            numbers = (value for sheet in _elements(archive, path, BOOK, "sheet") for value in sheet.attrib.values())
-            name = next(posixpath.join("/xl", parts[number])[1:] for number in numbers if number in parts)
-            texts = []
-            if STRINGS in archive.namelist():
-                texts = [text_of(each) for each in _elements(archive, path, STRINGS, "si")]
-            width = 0
-            for row in _elements(archive, path, name, "row"):
-                if cells := {_column(cell, path): _value(cell, texts) for cell in row.iterchildren("{*}c")}:
-                    width = width or max(cells) + 1
-                    yield [cells.get(column, "") for column in range(max(width, max(cells) + 1))]
-        except (KeyError, IndexError, ValueError, AttributeError, StopIteration) as error:
-            raise InputError(f"{path}: cannot be read as an Excel workbook: {error}") from error
+    unreadable = as_input_error(f"{path}: cannot be read as an Excel workbook", UNLIKE)
+    with open_archive(path, largest) as archive, unreadable:
+        related = _elements(archive, path, RELATIONS, "Relationship")
+        parts = {each.get("Id"): each.get("Target") for each in related if each.get("Type").endswith("/worksheet")}
+        numbers = (value for sheet in _elements(archive, path, BOOK, "sheet") for value in sheet.attrib.values())
+        name = next(posixpath.join("/xl", parts[number])[1:] for number in numbers if number in parts)
+        texts = []
+        if STRINGS in archive.namelist():
+            texts = [text_of(each) for each in _elements(archive, path, STRINGS, "si")]
+        width = 0
+        for row in _elements(archive, path, name, "row"):
+            if cells := {_column(cell, path): _value(cell, texts) for cell in row.iterchildren("{*}c")}:
+                width = width or max(cells) + 1
+                yield [cells.get(column, "") for column in range(max(width, max(cells) + 1))]
 
 
 def text_of(element: Any) -> str:

@@ -120,9 +120,6 @@ def tokenized_bleu(hyp_tokens: Sequence[str], ref_tokens: Sequence[str], lowerca
     smoothing, tokens separated by spaces.
 
     Only comparable between systems with identical tokenization; use `TranslationMetric` for anything else.
-
-    Raises:
-        InputError: no lines, or a different number of references.
     """
     from sacrebleu.metrics import BLEU
 
@@ -183,9 +180,6 @@ def paired_bootstrap(
         tokenize: sacreBLEU's tokenizer for BLEU, see `default_tokenizer`.
         samples: number of resamples; the lowest p-value is 1 / (samples + 1). Their seed is sacreBLEU's, 12345 or the
             environment variable SACREBLEU_SEED, and part of the signature.
-
-    Raises:
-        InputError: no lines, a different number of lines, an unknown metric or tokenizer, or `samples` below 1.
     """
     from sacrebleu.significance import PairedTest, Result
 

@@ -61,10 +61,6 @@ def evaluate_text(
         block_size: tokens that the model reads at a time; None is all of its positions.
         break_mode, context_window: as in a recipe, see `pack`.
         output_dir: folder for `scores.json`, as of `evaluate_model`.
-
-    Raises:
-        InputError: another model, blocks longer than its positions, a context that leaves no token to predict, or a
-            file that cannot be read or has no text.
     """
     if not getattr(model.config, "is_decoder_only", False):
         raise InputError(f"--text: {type(model).__name__} is no language model; give --source and --reference")

@@ -40,10 +40,6 @@ class Scorer:
         tokenize: sacreBLEU's tokenizer for BLEU; None: that of the target language.
         metrics: further metrics for `report`, by name.
         name: in reports of several corpora.
-
-    Raises:
-        InputError: tokenized text without a target language or the library to detokenize it, or an unknown
-            `pretokenized`.
     """
 
     corpus: ParallelCorpus
@@ -54,8 +50,6 @@ class Scorer:
     name: str = ""
 
     def __post_init__(self) -> None:
-        if self.pretokenized not in (None, "moses"):
-            raise InputError(f"pretokenized: {self.pretokenized!r} given, must be 'moses' or null")
         if self.pretokenized and self.corpus.target_lang is None:
             raise InputError("target_lang: missing, required to detokenize text")
         self._plain([], self.corpus.target_lang)  # needs a library

@@ -53,9 +53,6 @@ class ErrorRate:
     Text is normalized before: NFC; lower case; characters other than letters with their marks, digits and apostrophes
     become spaces; spaces are single. The variant `"raw"` compares text as it is. Spaces between words count as
     characters.
-
-    Raises:
-        InputError: another variant, or jiwer is not installed.
     """
 
     unit: str
@@ -99,9 +96,6 @@ class Rouge:
     The tokens are runs of the letters a to z and of digits: text in other scripts has none, for which a warning is
     logged. The variant `"stem"` compares Porter stems, as ROUGE-1.5.5 does with `-m` and most papers report; the
     default compares words, as `evaluate.load("rouge")` does.
-
-    Raises:
-        InputError: another variant, or `rouge_score` is not installed.
     """
 
     variant: str = ""
@@ -134,9 +128,6 @@ class CompoundBLEU:
 
     Args:
         language: of the rules of the tokenizer.
-
-    Raises:
-        InputError: `sacremoses` is not installed.
     """
 
     language: str = "de"
@@ -163,9 +154,6 @@ class Comet:
     """A COMET model (Rei et al. 2020): a name on the Hub, or a file `*.ckpt`.
 
     By its command line, in an environment of its own: its library does not run with the Transformers of this package.
-
-    Raises:
-        InputError: the program `comet-score` is not installed, or fails.
     """
 
     model: str = "Unbabel/wmt22-comet-da"

@@ -15,7 +15,7 @@ import evaluate
 import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, as_input_error
 from residual_hf.model.options import suggestion
 from residual_hf.model.translation_inputs import without_tag
 
@@ -49,9 +49,6 @@ class TranslationMetric(evaluate.Metric):
 
     Works offline. Sentences are kept in memory; with `num_process` above 1 in files of `cache_dir`, which all
     processes must see, and the process with `process_id` 0 returns the scores of all.
-
-    Raises:
-        InputError: no sentences, a different number of references, an unknown metric or tokenizer.
     """
 
     def __init__(self, config_name: str | None = None, *, num_process: int = 1, **options: Any):
@@ -133,8 +130,7 @@ def load_metric(name: str) -> SentenceMetric:
     """Load a metric: `wer`, `cer`, `rouge`, `rouge:stem`, `compound_bleu:LANGUAGE`, `comet`, `comet:MODEL`, or one of
     the `evaluate` library, by its name on the Hub or a local path.
 
-    Raises:
-        InputError: the metric cannot be loaded, or needs other inputs than predictions, references and sources.
+    Raises `InputError` for one that cannot be loaded or needs other inputs than predictions, references and sources.
     """
     kind, _, variant = name.partition(":")
     if kind in OWN:
@@ -142,11 +138,9 @@ def load_metric(name: str) -> SentenceMetric:
     if kind in METRICS:
         known = ", ".join(METRICS)
         raise InputError(f"evaluation.metrics: {name!r} given, must be another than {known} of every report")
-    try:
+    close = suggestion(name, (*OWN, *METRICS))
+    with as_input_error(f"evaluation.metrics: {name!r} cannot be loaded{close and f' ({close})'}"):
         metric = evaluate.load(name, keep_in_memory=True)
-    except Exception as error:  # the script of a metric can raise anything
-        close = suggestion(name, (*OWN, *METRICS))
-        raise InputError(f"evaluation.metrics: {name!r} cannot be loaded{close and f' ({close})'}: {error}") from error
     forms = metric.features if isinstance(metric.features, list) else [metric.features]
     inputs = next((form for form in forms if isinstance(form.get("references"), datasets.Value)), forms[0])
     unknown = sorted(set(inputs) - {"predictions", "references", "sources"})
@@ -171,10 +165,8 @@ class LoadedMetric:
         given: dict[str, Any] = {"predictions": predictions, "references": references, "sources": sources}
         if not isinstance(self.inputs.get("references"), datasets.Value):
             given["references"] = [[reference] for reference in references]
-        try:
+        with as_input_error(f"evaluation.metrics: {self.metric.name}"):
             result = self.metric.compute(**{name: given[name] for name in self.inputs})
-        except Exception as error:  # of any library
-            raise InputError(f"evaluation.metrics: {self.metric.name}: {type(error).__name__}: {error}") from error
         return {name: float(value) for name, value in result.items() if isinstance(value, Real)}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder, read_json, write_atomically, write_json
 from residual_hf.base.yaml_files import dump_yaml
-from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
+from residual_hf.data.cleaning import clean_corpus, pair_filter
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.data.multilingual import directions
@@ -162,7 +162,7 @@ def training_text(recipe: Recipe) -> Iterator[tuple[CorpusSpec, ParallelCorpus]]
             continue
         corpus = read_parallel(spec)
         if recipe.data.cleaning is not None:
-            corpus = clean_corpus(corpus, pair_filter(recipe.data.cleaning), CleaningReport())
+            corpus, _ = clean_corpus(corpus, pair_filter(recipe.data.cleaning))
         for direction in directions(corpus, recipe.data.bidirectional):
             yield spec, direction
 

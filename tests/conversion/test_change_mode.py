@@ -233,8 +233,6 @@ def test_other_refusals(old, arguments, message):
 
 
 def test_what_weights_cannot_take_over_is_refused():
-    with pytest.raises(InputError, match="stack: 'middle' given"):
-        change_ln_mode(make("post_ln"), "admin", stack="middle")
     with pytest.raises(InputError, match="fix_norm: a scale on the first shortcut cannot be moved"):
         change_ln_mode(make("post_ln", fix_norm=True), "deep_norm")
     with pytest.raises(InputError, match="AdaNorm has no gain to set to 0"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 import gzip
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import sentencepiece
@@ -12,12 +13,8 @@ from support.reference import SHARED
 from transformers import AutoTokenizer
 
 from residual_hf.base.errors import InputError
-from residual_hf.conversion.fairseq_tokenizer import (
-    fairseq_tokenizer,
-    read_codes,
-    shows_aggressive_hyphens,
-    shows_escapes,
-)
+from residual_hf.conversion.fairseq_checkpoint import MosesOptions, moses_rules
+from residual_hf.conversion.fairseq_tokenizer import fairseq_tokenizer, read_codes
 from residual_hf.conversion.moses import MosesRules
 from residual_hf.data.synthetic.generator import generate_corpus
 from residual_hf.data.tokenizer import pretokenized_tokenizer, read_dictionary
@@ -230,8 +227,11 @@ def test_other_dictionaries_are_named(text, message, tmp_path):
 
 
 def test_what_a_dictionary_shows_of_moses():
-    assert shows_aggressive_hyphens(["a", "@-@"]) and not shows_aggressive_hyphens(["a-b", "-"])
-    assert shows_escapes(["a", "&apos;s"]) and shows_escapes(["&quot;"]) and not shows_escapes(["&", "'s", "R&D"])
+    config = SimpleNamespace(source_lang="en", target_lang="de")
+    words = {"source_dict": ["a", "&apos;s"], "target_dict": ["@-@", "&", "'s", "R&D"]}
+    rules = moses_rules(MosesOptions(), config, words)
+    assert rules["source_rules"] == MosesRules("en", hyphens=False, escape=True)
+    assert rules["target_rules"] == MosesRules("de", hyphens=True, escape=False)
 
 
 def test_moses_in_front_of_the_codes(tmp_path):

@@ -23,11 +23,6 @@ def test_the_result_of_a_call_and_its_error_reach_the_caller():
         BackgroundCall(fail).result()
 
 
-def test_a_call_runs_in_its_own_thread():
-    name = BackgroundCall(lambda check: threading.current_thread().name).result()
-    assert name == "residual_hf-background" != threading.current_thread().name
-
-
 def test_a_cancelled_call_ends_at_its_next_check():
     started = threading.Event()
 

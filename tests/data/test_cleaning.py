@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
+from residual_hf.data.cleaning import clean_corpus, pair_filter
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import CleaningSettings
 
@@ -24,8 +24,7 @@ CORPUS = ParallelCorpus(*map(list, zip(*PAIRS, strict=True)), "pairs", "en", "de
 
 
 def run(**settings):
-    report = CleaningReport()
-    cleaned = clean_corpus(CORPUS, pair_filter(CleaningSettings(**settings)), report)
+    cleaned, report = clean_corpus(CORPUS, pair_filter(CleaningSettings(**settings)))
     return [PAIRS.index(pair) + 1 for pair in cleaned], report
 
 
@@ -69,7 +68,7 @@ def test_lengths_of_text_without_spaces_are_in_letters(settings, kept):
         ("我们去", "I"),
     ]
     corpus = ParallelCorpus(*map(list, zip(*pairs, strict=True)), "pairs", "zh", "en")
-    cleaned = clean_corpus(corpus, pair_filter(CleaningSettings(**settings)), CleaningReport())
+    cleaned, _ = clean_corpus(corpus, pair_filter(CleaningSettings(**settings)))
     assert list(cleaned) == [pairs[number] for number in kept]
 
 
@@ -81,8 +80,3 @@ def test_a_corpus_that_is_mostly_dropped_is_warned_about(caplog):
     assert "too long: pair 1" in message
     run(min_words=2)[1].warn_if_most_is_gone("pairs")
     assert len(caplog.messages) == 1
-
-
-def test_a_cleaned_corpus_keeps_its_name_languages_and_hashes():
-    cleaned = clean_corpus(CORPUS, pair_filter(CleaningSettings()), CleaningReport())
-    assert (len(cleaned), cleaned.name, cleaned.target_lang, cleaned.sha256) == (8, "pairs", "de", {"file": "0"})

@@ -16,7 +16,6 @@ from residual_hf.data.encoding import EncodedCorpus, encode_corpus
 from residual_hf.data.text_files import in_batches
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.checksums import CHECKSUMS
-from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 SOURCES = ["one two three", "four", "five six"] * 5
 TARGETS = ["eins zwei drei", "vier", "fünf sechs"] * 5
@@ -51,13 +50,6 @@ def test_long_texts_are_tokenized_in_parts_of_a_chunk(corpus, tokenizer, monkeyp
     parts = encode_corpus(corpus, tokenizer)
     assert len(sizes) > 6 and max(sizes) <= 30
     assert all((parts.arrays[name] == array).all() for name, array in whole.arrays.items())
-
-
-def test_separate_vocabularies_encode_each_side_with_its_own(corpus):
-    pair = [train_tokenizer(side, TokenizerSettings(vocab_size=350)) for side in (SOURCES, TARGETS)]
-    encoded = encode_corpus(corpus, ResidualTokenizer.from_pair(*pair))
-    assert encoded[0]["input_ids"].tolist() == pair[0](SOURCES[0])["input_ids"]
-    assert encoded[0]["labels"].tolist() == pair[1](TARGETS[0])["input_ids"]
 
 
 def test_cache_is_used_for_the_same_text_only(corpus, tokenizer, tmp_path, monkeypatch):

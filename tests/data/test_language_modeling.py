@@ -192,24 +192,3 @@ def test_a_corpus_without_text(tmp_path, text, message):
 def test_a_tokenizer_that_does_not_end_lines():
     with pytest.raises(InputError, match=r"a blank line has the tokens \[\], must be \[2\], the end of the line"):
         encode_texts([], tiny_tokenizer(end=False), pack, name="train")
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"text": "a", "source": "b"}, "source, text: given, must be source and target, or one of .*text"),
-        ({"text": "a", "text_column": "b"}, "text_column: 'b' given, must be null without jsonl or dataset"),
-        ({"text": "a", "tag": "<BT>"}, "tag: '<BT>' given, must be null for the text of a language model"),
-        ({"text": "a", "skip_empty": True}, "skip_empty: true given, must be false for the text"),
-        ({"jsonl": "a", "text_column": "b", "source_column": "c", "target_column": "d"}, "source_column: 'c' given"),
-    ],
-)
-def test_fields_of_a_text(fields, message):
-    with pytest.raises(InputError, match=message):
-        CorpusSpec(**fields)
-
-
-def test_text_and_pairs_do_not_mix():
-    text, pairs = CorpusSpec(text="a"), CorpusSpec(source="a", target="b")
-    with pytest.raises(InputError, match=r"valid\[0\]: text and sentence pairs given, must be one or the other"):
-        DataSettings((text,), (pairs,))

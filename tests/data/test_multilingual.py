@@ -7,7 +7,7 @@ import pytest
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.multilingual import concatenate, directions, tag_corpus, training_pairs
+from residual_hf.data.multilingual import directions, tag_corpus, training_pairs
 
 CORPUS = ParallelCorpus(["a dog", "a cat"], ["ein Hund", "eine Katze"], "pairs", "en", "de")
 SYNTHETIC = replace(CORPUS, tag="<BT>")
@@ -50,7 +50,3 @@ def test_language_tags_need_a_target_language():
     with pytest.raises(InputError, match="pairs: target_lang missing, which language tags need"):
         tag_corpus(replace(CORPUS, target_lang=None), "source")
     assert tag_corpus(replace(SYNTHETIC, target_lang=None), None).sources[0] == "<BT> a dog"
-
-
-def test_corpora_are_concatenated_in_order():
-    assert list(concatenate([CORPUS, CORPUS[:1]], "all")) == [*CORPUS, CORPUS[0]]

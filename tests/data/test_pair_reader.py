@@ -10,7 +10,7 @@ import pytest
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import CorpusSpec
-from residual_hf.data.pair_reader import Cursor, PairReader, check_files, locate_pair
+from residual_hf.data.pair_reader import Cursor, PairReader, locate_pair
 
 PAIRS = [
     ("a dog", "ein Hund"),
@@ -65,36 +65,6 @@ def test_a_limit_ends_a_pass_early(spec):
 def test_a_pair_is_located_by_its_line(spec):
     where = locate_pair(spec, 1, side=1)
     assert where.endswith(": line 3") and str(spec.files[-1]) in where
-
-
-def test_what_cannot_be_read_is_named(tmp_path):
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.write_text("one\ntwo\n")
-    target.write_text("eins\n")
-    with pytest.raises(InputError, match="source has 2 lines, but .*target has 1"):
-        PairReader(CorpusSpec(source=source, target=target)).take()
-    target.write_text("eins\n\n")
-    with pytest.raises(InputError, match="target: line 2 has an empty target; remove the pair, or set skip_empty"):
-        PairReader(CorpusSpec(source=source, target=target)).take()
-    target.write_text("\n\n")
-    with pytest.raises(InputError, match="source: every pair has an empty side"):
-        PairReader(CorpusSpec(source=source, target=target, skip_empty=True)).take()
-    target.write_text("eins\tone\tx\n")
-    with pytest.raises(InputError, match="line 1 has 3 tab-separated fields, must have 2"):
-        PairReader(CorpusSpec(tsv=target)).take()
-    for row, message in (
-        ("{", "line 1 is not JSON"),
-        ('{"other": 1}', "line 1: no key `translation`; the keys are 'other'"),
-        ('{"translation": {"en": 1, "de": "x"}}', "`en` is 1, must be a string"),
-        ('{"translation": {"en": "\\ud800", "de": "x"}}', "`en` has an unpaired surrogate"),
-        ("[]", "is not an object with the key `translation`"),
-    ):
-        target.write_text(row + "\n")
-        with pytest.raises(InputError, match=message):
-            PairReader(CorpusSpec(jsonl=target, source_lang="en", target_lang="de")).take()
-    source.unlink()
-    with pytest.raises(InputError, match="no such file: .*source, .*elsewhere"):
-        check_files([CorpusSpec(source=source, target=target), CorpusSpec(tsv=tmp_path / "elsewhere")])
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000 + "]" * 100_000, "9" * 5000], ids=["deep", "long number"])

@@ -182,18 +182,6 @@ def test_shares_of_the_pairs_have_copies_in_other_case(tmp_path, corpora):
     assert [[tuple(row["labels"]) for row in batch] for batch in islice(iter(stream), 2)] == batches[2][38:]
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"upper_case": 2}, "upper_case: 2 given, must be .*<= 1"),
-        ({"title_case": 0.1, "pretokenized": "moses"}, "pretokenized: 'moses' given, must be null with"),
-    ],
-)
-def test_copies_in_other_case_are_of_raw_text(corpora, data, message):
-    with pytest.raises(InputError, match=message):
-        data_settings(corpora, **data)
-
-
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("stream", [False, True])
 def test_sources_of_a_tagged_corpus_begin_with_one_token(tmp_path, corpora, joint, stream):

@@ -59,11 +59,8 @@ def test_a_saved_shortlist_is_the_same_and_is_checked(tmp_path):
     loaded = load_shortlist(tmp_path, CONFIG)
     np.testing.assert_array_equal(loaded.candidates, saved.candidates)
     np.testing.assert_array_equal(loaded.frequent, saved.frequent)
-    for sizes, message in (
-        ({"vocab_size": 4}, r"candidates is int32 \(3, 2\), must be int32 \(4, any\)"),
-        ({"decoder_vocab_size": 8}, "candidates has -1 to 8, must be -1 to 7"),
-    ):
-        with pytest.raises(InputError, match=f"shortlist.safetensors: {message}"):
+    for sizes in ({"vocab_size": 4}, {"decoder_vocab_size": 8}):
+        with pytest.raises(InputError, match=r"shortlist.safetensors: is not of the vocabularies of the model"):
             load_shortlist(tmp_path, SimpleNamespace(**{**vars(CONFIG), **sizes}))
     (tmp_path / "shortlist.safetensors").write_bytes(b"damaged")
     with pytest.raises(InputError, match="shortlist.safetensors cannot be read"):

@@ -343,13 +343,7 @@ def test_a_tokenizer_and_the_collator_through_a_data_loader(tmp_path, monkeypatc
     ("source", "target", "message"),
     [
         (b"1\n" * 30, b"1\n" * 29, r"a\.en has 30 lines, but .*a\.de has 29"),
-        (b"1\n" * 29, b"1\n" * 30, r"a\.en has 29 lines, but .*a\.de has 30"),
         (b"1\n" * 30, b"1\n" * 25 + b"\xe4\n" * 5, r"a\.de: line 26, byte 1 \(0xE4\) is not UTF-8"),
-        (
-            b"1\n" * 30,
-            b"1\n" * 25 + b" \n" * 5,
-            r"a\.de: line 26 has an empty target; remove the pair, or set skip_empty",
-        ),
         (b"1\n" * 25 + b"x\n" * 5, b"1\n" * 30, r"invalid literal for int.*'x'"),  # an error of `encode`
     ],
 )
@@ -370,8 +364,6 @@ def test_corpora_without_any_use(tmp_path):
         next(iter(stream_of([write(tmp_path, "a", pairs)], max_tokens=1, shuffle_buffer=3)))
     with pytest.raises(InputError, match="every pair has an empty side"):
         next(iter(stream_of([write(tmp_path, "b", [("", "1")], skip_empty=True)])))
-    with pytest.raises(InputError, match="empty, must have at least one sentence pair"):
-        next(iter(stream_of([write(tmp_path, "c", [])])))
 
 
 def test_a_missing_file_is_named_at_once(two, tmp_path):
@@ -388,8 +380,6 @@ def test_states_of_other_streams_and_other_places_are_refused(two):
         stream.state(900)
     with pytest.raises(InputError, match="seed: 2 given, but the stream to continue has 1"):
         stream_of(two, seed=2).start_from(state)
-    with pytest.raises(InputError, match="no key 'settings'"):
-        stream_of(two).start_from({key: value for key, value in state.items() if key != "settings"})
     with open(two[0].source, "a") as file:
         file.write("1\n")
     with pytest.raises(InputError, match="corpora: "):

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import hashlib
 import lzma
 import tracemalloc
 
@@ -30,7 +29,7 @@ COMPRESS = {
 @pytest.fixture(params=COMPRESS)
 def file(request, tmp_path):
     content = ("\ufeff" + "\r\n".join(LINES)).encode()
-    path = tmp_path / ("text.gz" if request.param == "gzip" else "text")
+    path = tmp_path / "text"  # known by its content
     path.write_bytes(COMPRESS[request.param](content))
     return path
 
@@ -113,6 +112,9 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
     with pytest.raises(InputError) as error:
         list(iter_lines(tmp_path / name))
     assert message in str(error.value) and name in str(error.value)
+    if "damaged" in message:
+        with pytest.raises(InputError, match="damaged"):
+            count_lines(tmp_path / name)
 
 
 def test_streams_of_xz_are_joined_and_a_large_window_is_refused(tmp_path, monkeypatch):
@@ -131,7 +133,3 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path):
         list(iter_lines(tmp_path / "absent"))
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
         list(iter_lines(tmp_path))
-
-
-def test_the_hash_is_that_of_the_bytes_on_disk(file):
-    assert file_hash(file) == hashlib.sha256(file.read_bytes()).hexdigest()

@@ -378,7 +378,7 @@ def test_an_input_with_the_name_of_the_partial_output_is_kept(translate, tmp_pat
     source = tmp_path / "out.partial"
     source.write_text(SENTENCES[0])
     code, _, error = translate("--input", source, "--output", tmp_path / "out", "--overwrite")
-    assert code == 2 and "out.partial is an input" in error and source.read_text() == SENTENCES[0]
+    assert code == 2 and "out.partial is the input" in error and source.read_text() == SENTENCES[0]
 
 
 def test_the_record_says_what_a_partial_file_is_made_with(translate, source, tmp_path, model):
