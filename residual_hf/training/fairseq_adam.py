@@ -41,15 +41,8 @@ class FairseqAdam(Optimizer):
     `torch.optim.AdamW` adds eps to the square root of the bias-corrected v. With `eps / sqrt(1 - b2^t)` as its eps it
     makes the same update, so torch's fused kernel is used here.
 
-    Args:
-        params: parameters or parameter groups, fp32 or fp64; use autocast for mixed precision.
-        lr: learning rate.
-        betas: decay rates b1 and b2 of the two moments, in [0, 1).
-        eps: see above.
-        weight_decay: see above.
-
-    Raises:
-        InputError: a number out of range, or parameters of another type.
+    Raises `InputError` for a number out of range, and for parameters that are neither fp32 nor fp64: use autocast for
+    mixed precision.
     """
 
     def __init__(

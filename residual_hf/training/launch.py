@@ -82,11 +82,6 @@ def shutdown_process_group(code: int = 0) -> None:
         torch.distributed.destroy_process_group()
 
 
-def set_matmul_precision(precision: str) -> None:
-    """Allow TF32 in fp32 matrix products on a CUDA device if `precision` is "tf32"; forbid it otherwise."""
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-
-
 def keep_freed_memory() -> bool:
     """Make glibc keep freed memory instead of returning it to the kernel at once.
 

@@ -11,7 +11,6 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from transformers.trainer_pt_utils import get_parameter_names
 
-from residual_hf.base.errors import InputError
 from residual_hf.model.options import option
 
 from .fairseq_adam import AdamSettings, FairseqAdam
@@ -57,13 +56,8 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     """The optimizer of a run, over the parameters of `model` that require gradients.
 
     Parameters that a module exempts (`no_weight_decay`) are never decayed.
-
-    Raises:
-        InputError: no parameter requires a gradient, or one has a type that the optimizer does not support.
     """
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    if not trainable:
-        raise InputError("model: no parameter requires a gradient")
     exempt = {
         f"{prefix}.{name}".lstrip(".")
         for prefix, module in model.named_modules()

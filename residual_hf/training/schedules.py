@@ -73,15 +73,6 @@ class ScheduleSettings(OptimizerSettings):
         except (TypeError, ValueError) as error:
             self.require(False, "schedule_options", f"arguments of {kind} of Transformers: {error}")
 
-    def warn_about_warmup(self, updates: int) -> None:
-        """Warn if a run of so many updates ends within its warm-up."""
-        if self.warmup_updates >= updates:
-            logger.warning(
-                "training.warmup_updates: %d given, but the run has %d updates: lr is not reached",
-                self.warmup_updates,
-                updates,
-            )
-
 
 def build_schedule(settings: ScheduleSettings, optimizer: Optimizer, total_updates: int) -> LambdaLR:
     """The learning rate schedule of a run; call its `step()` after every update.
@@ -100,6 +91,9 @@ def build_schedule(settings: ScheduleSettings, optimizer: Optimizer, total_updat
     or another schedule of `transformers.get_scheduler`, which computes all of them, with `schedule_options`.
     """
     warmup, start = settings.warmup_updates, settings.warmup_init_lr / settings.lr
+    if warmup >= total_updates:
+        message = "training.warmup_updates: %d given, but the run has %d updates: lr is not reached"
+        logger.warning(message, warmup, total_updates)
     decay = decay_of(settings, total_updates)
     return LambdaLR(optimizer, lambda t: start + t * (1.0 - start) / warmup if t < warmup else decay(t))
 

@@ -29,7 +29,7 @@ from .callbacks import BranchWarmupCallback, StepsOfTheSettings, StreamPosition,
 from .checkpoints import RecordChecksums, check_intact, complete_checkpoints, load_average, read_state
 from .divergence import DivergenceGuard
 from .ema import EMACallback
-from .launch import refuse_average, set_matmul_precision, use_one_gpu
+from .launch import refuse_average, use_one_gpu
 from .lora import load_trained, merged, save_trained
 from .optimization import build_optimizer
 from .schedules import build_schedule
@@ -72,7 +72,7 @@ class ResidualTrainer(ShardedTrainer):
     ):
         streamed = isinstance(train, StreamedBatches)
         drops_layers = any(own.layerdrop for own in model.config.stack_configs)
-        set_matmul_precision(settings.precision)
+        torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
         arguments = settings.to_arguments(
             output_dir, ignore_data_skip=streamed, ddp_find_unused_parameters=drops_layers
         )
@@ -185,7 +185,6 @@ class ResidualTrainer(ShardedTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         if self.lr_scheduler is None:
             optimizer = self.optimizer if optimizer is None else optimizer
-            self.settings.warn_about_warmup(num_training_steps)
             self.lr_scheduler = build_schedule(self.settings, optimizer, num_training_steps)
         return self.lr_scheduler
 
@@ -226,14 +225,15 @@ class ResidualTrainer(ShardedTrainer):
         if self.settings.lora is None:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
         else:
-            self.load_weights(Path(resume_from_checkpoint))
+            load_trained(self.model, Path(resume_from_checkpoint))
 
     def _load_best_model(self) -> None:
-        check_undamaged(Path(self.state.best_model_checkpoint))
+        best = Path(self.state.best_model_checkpoint)
+        check_undamaged(best)
         if self.settings.lora is None:
             super()._load_best_model()
         else:
-            self.load_weights(Path(self.state.best_model_checkpoint))
+            load_trained(self.model, best)
 
     def evaluate(
         self,

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Unsupported options of `accelerate launch` are refused before any work; TF32 depends on the precision."""
+"""Unsupported options of `accelerate launch` are refused before any work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from residual_hf.base import processes
 from residual_hf.base.errors import InputError
 from residual_hf.training import launch
-from residual_hf.training.launch import check_launch, set_matmul_precision, use_one_gpu
+from residual_hf.training.launch import check_launch, use_one_gpu
 from residual_hf.training.training_settings import TrainingSettings
 
 EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
@@ -50,16 +50,6 @@ def test_what_is_missing_here_is_refused_where_a_run_starts(setting):
 def test_the_launcher_may_say_what_the_recipe_says(monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     check_launch(TrainingSettings(max_updates=1, precision="bf16"))
-
-
-def test_tf32_is_a_matter_of_matrix_products():
-    try:
-        set_matmul_precision("tf32")
-        assert torch.get_float32_matmul_precision() == "high"
-        set_matmul_precision("fp32")
-        assert torch.get_float32_matmul_precision() == "highest"
-    finally:
-        torch.set_float32_matmul_precision("highest")
 
 
 def test_processes_wait_for_the_features_of_long_corpora(monkeypatch):

@@ -118,6 +118,7 @@ def test_a_run_within_its_warm_up_is_named(tmp_path, caplog):
 @pytest.mark.parametrize(("precision", "expected"), [("tf32", "fp32"), ("fp16", "fp32"), ("bf16", "bf16")])
 def test_a_compiled_training_on_a_cpu_records_the_precision_that_it_has(tmp_path, precision, expected):
     assert make_trainer(tmp_path, make_model(), compile=True, precision=precision).precision == expected
+    assert torch.get_float32_matmul_precision() == ("high" if precision == "tf32" else "highest")
 
 
 def test_scores_of_translations_are_reported(tmp_path):
