@@ -39,7 +39,7 @@ SAME = regex.compile(r"\d|\p{Lu}|\p{L}{5}")
 Range = tuple[int, int]
 
 
-class Placeholder(NamedTuple):
+class KeptText(NamedTuple):
     """A placeholder within text, an element that is written as text."""
 
     text: str
@@ -223,7 +223,7 @@ class _Projection:
             element = child.element
             if element.keep:
                 left, right = self._spaces(child, first, (start, end), units[1])
-                written = element.text if isinstance(element, Placeholder) else element
+                written = element.text if isinstance(element, KeptText) else element
                 found += [before, " " * left, written, " " * right]
             else:
                 found += [before, element._replace(pieces=self.pieces(child, (first, last), (start, end)))]
