@@ -72,7 +72,7 @@ class TextLayout:
         for text in given.texts:
             layout = HTMLText(text) if given.markup else None
             document = SplitBlocks([[text]] if layout is None else layout.blocks, given.source, fits)
-            render = _text if layout is None else layout.render
+            render = (lambda blocks: plain_text(blocks[0])) if layout is None else layout.render
             self._documents.append((document, render))
             aligned = (needed or given.alignments for needed in document.aligned)
             self.sentences += zip(document.sentences, aligned, strict=True)
@@ -108,10 +108,6 @@ class TextLayout:
         )
 
 
-def _text(blocks: list[Block]) -> str:
-    return plain_text(blocks[0])
-
-
 @dataclass(frozen=True)
 class File:
     """A document to translate to `output`, if it has at most so many bytes and characters."""
@@ -125,14 +121,7 @@ class File:
 
 
 class FileLayout:
-    """The sentences of a document, as those of `TextLayout`.
-
-    Args:
-        fits: whether the model can read a sentence.
-
-    Raises:
-        InputError: the document is too large or cannot be read.
-    """
+    """The sentences of a document, as those of `TextLayout`. Raises `InputError` as `read` does."""
 
     def __init__(self, given: File, fits: Callable[[str], bool]):
         self._given, self._file = given, read(given)
