@@ -327,6 +327,12 @@ def test_a_mistyped_verb_option_or_choice_is_recognized(capsys, arguments, meant
     assert f"did you mean '{meant}'?" in capsys.readouterr().err
 
 
+def test_the_text_to_translate_is_given_once(capsys):
+    with pytest.raises(SystemExit):
+        main(["translate", "run", "text", "--input", "text"])
+    assert "argument --input: not allowed with argument file" in capsys.readouterr().err
+
+
 def test_the_newcomer_reads_six_verbs_first_and_each_in_one_line(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
