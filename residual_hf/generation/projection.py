@@ -25,6 +25,8 @@ from residual_hf.data.scripts import WITHOUT_SPACES, letters_of
 from residual_hf.model.alignment import Alignment, Array
 from residual_hf.model.placeholders import PLACEHOLDER, Edit, EditedText, removal
 
+from .inline import merged
+
 LETTER = r"[\w\p{M}]"
 UNSPACED = letters_of(WITHOUT_SPACES).pattern
 JOINT = r"[^\s\w—–]"
@@ -227,7 +229,7 @@ class _Projection:
                 found += [before, " " * left, written, " " * right]
             else:
                 found += [before, element._replace(pieces=self.pieces(child, (first, last), (start, end)))]
-        return _merged([*found, self._text(place, text[1])])
+        return merged([*found, self._text(place, text[1])])
 
     def _spaces(self, child: Node, first: int, text: Range, last: int) -> tuple[bool, bool]:
         """Whether a kept element needs a space before it, and one behind it, in the place of a range of the target.
@@ -389,14 +391,3 @@ def _best_range(values: Array, start: int) -> tuple[float, Range]:
         if total > best[0]:
             best = total, (first, place + 1)
     return best
-
-
-def _merged(pieces: Sequence[Any]) -> list:
-    """Pieces with neighboring texts joined and without empty ones."""
-    found: list[Any] = []
-    for piece in pieces:
-        if isinstance(piece, str) and found and isinstance(found[-1], str):
-            found[-1] += piece
-        elif piece != "":
-            found.append(piece)
-    return found
