@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +50,11 @@ def upper_cased(
     chosen = translation.StreamSettings(**settings or {})
     translation.translate_document(UpperCase, chosen, source, target, **options)
     return target
+
+
+def with_marks(text: str) -> tuple[str, str]:
+    """A text without the marks « and », and with what is between them in upper case, as it is translated here."""
+    return re.sub("[«»]", "", text), re.sub("«(.*?)»", lambda found: found[1].upper(), text)
 
 
 def changed_by_identity(source: Path) -> list[str]:
