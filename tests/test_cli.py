@@ -59,24 +59,6 @@ def test_imports_show_no_warnings_of_libraries(monkeypatch, caplog):
     assert [record.message for record in caplog.records] == ["an error", "a warning"]
 
 
-def test_translate_reads_and_writes_lines(model_folder, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", stdin("\n".join([*SENTENCES, "", "zwei Katzen"]).encode()))
-    assert main(["translate", str(model_folder), "--num-beams", "2"]) == 0
-    lines = capsys.readouterr().out.split("\n")
-    assert len(lines) == len(SENTENCES) + 3 and lines[-1] == ""
-    assert lines[len(SENTENCES)] == ""
-    assert any(lines[: len(SENTENCES)])
-
-
-def test_translations_do_not_depend_on_their_batch(model_folder, tmp_path):
-    sentences = SENTENCES * 3
-    (tmp_path / "in").write_text("\n".join(sentences) + "\n", encoding="utf-8")
-    for name, tokens in (("one", "1"), ("all", "100000")):
-        arguments = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / name), "--batch-tokens", tokens]
-        assert main(["translate", str(model_folder), *arguments]) == 0
-    assert (tmp_path / "one").read_text() == (tmp_path / "all").read_text()
-
-
 def test_evaluate_prints_scores_with_signatures(model_folder, tmp_path, capsys):
     for name in ("source", "reference"):
         (tmp_path / name).write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
@@ -256,6 +238,7 @@ def without(folder, tmp_path, *names):
         (lambda f, t: ["translate", str(f), "--device", "meta"], "device 'meta'"),
         (lambda f, t: ["translate", str(f), "--device", "abacus"], "device 'abacus'"),
         (lambda f, t: ["evaluate", str(f), "--source", "a", "--reference", "b"], "no such file: a, b"),
+        (lambda f, t: ["evaluate", str(f), "--source", "a.html", "--reference", "b"], "a.html: is no file with lines"),
         (lambda f, t: ["quickstart", "--output-dir", str(f)], "exists and is not empty"),
     ],
     ids=lambda value: None if callable(value) else value[:30],
@@ -264,13 +247,6 @@ def test_bad_input_is_named_and_exits_with_2(model_folder, tmp_path, monkeypatch
     monkeypatch.setattr(sys, "stdin", stdin(b"zwei Katzen\n"))
     assert main(arguments(model_folder, tmp_path)) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_sentence_longer_than_the_position_table_is_named(model_folder, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", stdin(b"zwei\n" + b"Katzen " * 70 + b"\n"))
-    assert main(["translate", str(model_folder)]) == 2
-    error = capsys.readouterr().err
-    assert "line 2 has" in error and "at most 64" in error
 
 
 def test_evaluate_names_the_sentences_that_were_too_long(model_folder, tmp_path, caplog, capsys):
@@ -290,18 +266,6 @@ def test_evaluate_warns_about_references_that_cannot_be_right(model_folder, tmp_
     arguments = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
     assert main(["evaluate", str(model_folder), *arguments, "--num-beams", "1"]) == 0
     assert f"{tmp_path / 'source'}: 100% of the pairs have the same text on both sides" in caplog.text
-
-
-def test_existing_output_file_is_kept_unless_asked(model_folder, tmp_path, monkeypatch, capsys):
-    output = tmp_path / "out.txt"
-    output.write_text("precious\n")
-    (tmp_path / "in").write_text("zwei Katzen\n")
-    arguments = ["translate", str(model_folder), "--input", str(tmp_path / "in"), "--output", str(output)]
-    assert main(arguments) == 2
-    assert "out.txt exists" in capsys.readouterr().err
-    assert output.read_text() == "precious\n"
-    assert main([*arguments, "--overwrite"]) == 0
-    assert output.read_text() != "precious\n"
 
 
 def test_home_is_known_by_its_short_name(model_folder, tmp_path, monkeypatch):
@@ -325,6 +289,12 @@ def test_a_mistyped_verb_option_or_choice_is_recognized(capsys, arguments, meant
     with pytest.raises(SystemExit):
         main(arguments)
     assert f"did you mean '{meant}'?" in capsys.readouterr().err
+
+
+def test_the_text_to_translate_is_given_once(capsys):
+    with pytest.raises(SystemExit):
+        main(["translate", "run", "text", "--input", "text"])
+    assert "argument --input: not allowed with argument file" in capsys.readouterr().err
 
 
 def test_the_newcomer_reads_six_verbs_first_and_each_in_one_line(capsys):

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from residual_hf.generation.markup import Document, Inline
+from residual_hf.generation.markup import Inline, SplitBlocks
 from residual_hf.generation.projection import SAME
 from residual_hf.generation.translator import Translator
 from residual_hf.model.alignment import AlignedTokens, Alignment, align, eager_attention, token_spans
@@ -86,7 +86,7 @@ def places_tag(found: Alignment | None, text: tuple[str, str], link: tuple[Span,
     """Whether a tag around a source word, or some, is around the right ones of the translation and no others."""
     (start, end), (first, last) = link
     block = [text[0][:start], Inline("b", [text[0][start:end]]), text[0][end:]]
-    (pieces,) = Document([block], "en", lambda sentence: True).join([text[1]], [found])
+    (pieces,) = SplitBlocks([block], "en", lambda sentence: True).join([text[1]], [found])
     (place,) = [place for place, piece in enumerate(pieces) if isinstance(piece, Inline)]
     return pieces[place].pieces == [text[1][first:last]] and sum(map(len, pieces[:place])) == first
 
@@ -104,7 +104,7 @@ def measure(translator: Translator, pairs: list[tuple[str, str]], words: dict[st
     totals: Counter = Counter()
     for text in pairs:
         found = links(*text, words)
-        if not any(found.values()) or Document([[text[0]]], "en", lambda sentence: True).sentences != [text[0]]:
+        if not any(found.values()) or SplitBlocks([[text[0]]], "en", lambda sentence: True).sentences != [text[0]]:
             continue
         (source,), _ = translator.encode([text[0]])
         target = tokenizer(text_target=text[1])["input_ids"][:-1]

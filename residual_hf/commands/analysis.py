@@ -13,7 +13,7 @@ from .arguments import Verb, add_overwrite
 
 
 def add_modes(modes: argparse.ArgumentParser) -> None:
-    modes.add_argument("names", nargs="*", metavar="name", help="name of a mode; several with --svg")
+    modes.add_argument("names", nargs="*", metavar="name", help="names of modes; without one, all are listed")
     modes.add_argument("--svg", type=Path, metavar="FILE", help="draw the wiring of the modes to an SVG file")
     modes.add_argument("--stack", choices=("encoder", "decoder"), default="encoder", help="stack to draw with --svg")
     add_overwrite(modes)
@@ -22,8 +22,6 @@ def add_modes(modes: argparse.ArgumentParser) -> None:
 def run_modes(options: argparse.Namespace) -> None:
     from residual_hf.analysis.mode_list import describe_mode, modes_table
 
-    if options.svg is None and len(options.names) > 1:
-        raise InputError(f"modes: {len(options.names)} names given; without --svg at most one is described")
     if options.svg is not None and not options.names:
         raise InputError("--svg: name the modes to draw, as in `residual-hf modes post_ln pre_ln --svg FILE`")
     try:
@@ -36,7 +34,7 @@ def run_modes(options: argparse.Namespace) -> None:
         elif options.names:
             from residual_hf.conversion.export import targets_of  # as slow as PyTorch; the table does without
 
-            print(describe_mode(options.names[0], targets_of(options.names[0])))
+            print("\n\n".join(describe_mode(name, targets_of(name)) for name in options.names))
         else:
             print(modes_table())
     except ValueError as error:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
@@ -79,7 +79,6 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def add_fields(parser: argparse.ArgumentParser, cls: type, *names: str) -> None:
-    """The options for some fields of a settings class, see `add_field`."""
     for name in names:
         add_field(parser, cls, name)
 
@@ -168,10 +167,17 @@ def made_with(options: argparse.Namespace, model: str) -> dict[str, Any]:
     return found
 
 
+def refuse(options: argparse.Namespace, names: Iterable[str], reason: str) -> None:
+    """Raise `InputError` if one of some options is given."""
+    for name in names:
+        if getattr(options, name):
+            raise InputError(f"{option_of(name)}: {reason}")
+
+
 def stream_settings(options: argparse.Namespace) -> StreamSettings:
     """The `StreamSettings` of a verb with the options `SAMPLING` and `add_search`."""
-    if options.sample and options.num_beams is not None:
-        raise InputError(f"--num-beams: {options.num_beams} given, must be absent with --sample")
+    if options.sample:
+        refuse(options, ["num_beams"], f"{options.num_beams} given, must be absent with --sample")
     return given_fields(StreamSettings, options)
 
 

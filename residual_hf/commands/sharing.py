@@ -12,7 +12,7 @@ from residual_hf.base.choices import EXPORT_TARGETS
 from residual_hf.base.errors import FAILED, InputError
 from residual_hf.base.files import read_json
 
-from .arguments import Verb, add_overwrite, arguments_of, option_of
+from .arguments import Verb, add_overwrite, arguments_of, option_of, refuse
 
 MOSES = {
     "normalize": "Moses: was punctuation normalized? (default: yes)",
@@ -93,18 +93,14 @@ def run_convert(options: argparse.Namespace) -> None:
     from residual_hf.conversion.fairseq_checkpoint import MosesOptions, convert_fairseq_checkpoint
 
     chosen = {name: answer for name in MOSES if (answer := getattr(options, f"moses_{name}")) is not None}
-    if chosen and not options.moses:
-        raise InputError(f"--moses-{next(iter(chosen))}: given without --moses")
+    options.moses = MosesOptions(**chosen) if options.moses or chosen else None
     if not options.checkpoint.endswith(".pt") and not Path(options.checkpoint).is_file():
-        for name in OF_FAIRSEQ:
-            if getattr(options, name):
-                raise InputError(f"{option_of(name)}: only for a fairseq checkpoint (.pt)")
+        refuse(options, OF_FAIRSEQ, "only for a fairseq checkpoint (.pt)")
         folder = convert_transformers(options.checkpoint, options.output_dir, options.overwrite)
     else:
         for name in ("source_dict", "target_dict"):
             if getattr(options, name) is None:
                 raise InputError(f"{option_of(name)}: missing, required for a fairseq checkpoint")
-        options.moses = MosesOptions(**chosen) if options.moses else None
         folder = convert_fairseq_checkpoint(**arguments_of(convert_fairseq_checkpoint, options))
     config, arguments = read_json(folder / "config.json"), ["translate", str(folder)]
     if config.get("is_decoder_only"):

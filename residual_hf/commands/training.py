@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 import sys
 from pathlib import Path
@@ -100,8 +99,6 @@ def run_init(options: argparse.Namespace) -> None:
     check_paths(given)  # before PyTorch is loaded, as what follows
     if options.folder is not None:
         check_output_folder(options.folder, overwrite=options.overwrite, holds=["recipe.yaml"], inputs=given)
-    if options.trial_seconds is not None and not 0 <= options.trial_seconds < math.inf:
-        raise InputError(f"--trial: {options.trial_seconds} given, must be a number >= 0")
     load_package()
     from residual_hf.runs.first_recipe import write_first_recipe
 

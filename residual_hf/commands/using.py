@@ -38,8 +38,8 @@ from .arguments import (
     given_fields,
     load_translator,
     made_with,
-    option_of,
     print_scores,
+    refuse,
     stream_settings,
 )
 
@@ -62,13 +62,15 @@ OF_TEXT = ("block_size", "sample_break_mode", "context_window")
 
 def add_translate(translate: argparse.ArgumentParser) -> None:
     translate.add_argument("model", help="folder of a model or a run, or a name on the Hub")
-    translate.add_argument(
+    formats = ", ".join(DOCUMENTS)
+    source = translate.add_mutually_exclusive_group()
+    source.add_argument(
         "file",
         type=Path,
         nargs="?",
-        help=f"file with lines of text (default: standard input), or document: {', '.join(DOCUMENTS)}",
+        help=f"file with lines of text (default: standard input), or document: {formats}",
     )
-    translate.add_argument("--input", type=Path, help="the same as `file`")
+    source.add_argument("--input", type=Path, help="the same as `file`")
     translate.add_argument("--output", type=Path, help="file for the translations (default: standard output)")
     translate.add_argument("--resume", action="store_true", help="continue an interrupted translation to --output")
     translate.add_argument("--devices", type=int, default=1, metavar="N", help="number of GPUs or processes")
@@ -79,14 +81,10 @@ def add_translate(translate: argparse.ArgumentParser) -> None:
 
 
 def run_translate(options: argparse.Namespace) -> int:
-    if options.devices < 1:
-        raise InputError(f"--devices: {options.devices} given, must be at least 1")
     from residual_hf.checkpoint import model_folder
     from residual_hf.generation.devices import in_group, is_first, run_on_devices
     from residual_hf.generation.stream import translate_file
 
-    if options.file is not None and options.input is not None:
-        raise InputError(f"--input: {options.input} given, must be absent with the file {options.file}")
     source = options.input if options.file is None else options.file
     if source is not None and not source.exists():
         raise InputError(f"no such file: {source}{similar_path(source)}")
@@ -101,9 +99,7 @@ def run_translate(options: argparse.Namespace) -> int:
         translate = translate_document
     else:
         check_text_files(source, options.output)
-        for name in OF_CATALOGUES:
-            if getattr(options, name):
-                raise InputError(f"{option_of(name)}: given, but there is no catalogue such as a .po file")
+        refuse(options, OF_CATALOGUES, "given, but there is no catalogue such as a .po file")
     if options.devices > 1 and not in_group():
         return run_on_devices(options.devices, options.arguments)
     translate(
@@ -224,9 +220,7 @@ def run_evaluate_text(options: argparse.Namespace) -> None:
     from residual_hf.evaluation.perplexity import evaluate_text
     from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
-    for name in OF_TRANSLATIONS:
-        if getattr(options, name):
-            raise InputError(f"{option_of(name)}: given with --text, which is scored by perplexity")
+    refuse(options, OF_TRANSLATIONS, "given with --text, which is scored by perplexity")
     options.model, options.tokenizer = load_checkpoint(
         options.model, trust_remote_code=options.trust_remote_code, classes=(ResidualForCausalLM,)
     )
@@ -296,9 +290,7 @@ def score(options: argparse.Namespace) -> None:
     if options.text:
         run_evaluate_text(options)
         return
-    for name in OF_TEXT:
-        if getattr(options, name):
-            raise InputError(f"{option_of(name)}: only with --text")
+    refuse(options, OF_TEXT, "only with --text")
     settings = EvaluationSettings(tokenize=options.tokenize, metrics=tuple(options.metric or ()))
     for name in settings.metrics:
         load_metric(name)

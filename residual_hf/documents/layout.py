@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import groupby, takewhile
 from typing import Any, NamedTuple
 
+from residual_hf.generation.inline import merged
 from residual_hf.generation.markup import Block, Inline, plain_text
 
 from .literal_text import LINE
@@ -47,7 +48,7 @@ def numbered(block: Block, contents: list[Any], edges: tuple[bool, bool] = (True
             contents.append(piece.content)
             inner = edges[0] and place == 0, edges[1] and place == len(block) - 1
             found.append(piece._replace(content=number, pieces=numbered(piece.pieces, contents, inner)))
-    return _joined(found)
+    return merged(found)
 
 
 def _with_layout(block: Block, edges: tuple[bool, bool]) -> Block:
@@ -83,7 +84,7 @@ def _with_layout(block: Block, edges: tuple[bool, bool]) -> Block:
             spaces, following[0] = _without_indent(following[0])
             pieces += filter(None, [spaces])
         found.append(_layout(pieces, [] if has_break or at_start or at_end else [" "], has_break=has_break))
-    return _joined(found)
+    return merged(found)
 
 
 def _layout(pieces: Block, read: Sequence[str] = (), *, has_break: bool = False) -> Inline:
@@ -91,15 +92,6 @@ def _layout(pieces: Block, read: Sequence[str] = (), *, has_break: bool = False)
     for piece in pieces:
         found += piece.content.pieces if isinstance(piece, Inline) and isinstance(piece.content, Layout) else [piece]
     return Inline(Layout(found), [*read], has_break)
-
-
-def _joined(block: Block) -> Block:
-    """A block with texts side by side as one."""
-    found: Block = []
-    for is_text, group in groupby(block, lambda piece: isinstance(piece, str)):
-        pieces = list(group)
-        found += ["".join(map(str, pieces))] if is_text else pieces
-    return found
 
 
 def _without_indent(piece: str | Inline) -> tuple[str, str | Inline]:
@@ -135,7 +127,7 @@ def restored(block: list[Any], contents: list[Any]) -> Block:
                 if following == "":
                     following = pending[place + 2] if place + 2 < len(pending) else None
         found += _trimmed(value, is_first=not any(found), following=following)
-    return _joined(found)
+    return merged(found)
 
 
 def _trimmed(layout: Inline, *, is_first: bool, following: Any) -> Block:

@@ -43,7 +43,7 @@ SEEN_ON_SPACES = ("rStyle", "u", "strike", "dstrike", "highlight", "shd", "bdr",
 
 @dataclass
 class Atom:
-    """A part of a paragraph.
+    """A part of a paragraph. As content of `Inline`, that at the start of the element with the text inside.
 
     Attributes:
         kind: TEXT, START or END of an element of `WRAPPERS`, FROM or UNTIL of a range such as a bookmark, BREAK, EMPTY
@@ -71,12 +71,6 @@ class Format(NamedTuple):
     """Content of `Inline`: text inside has these properties of a run."""
 
     properties: Any
-
-
-class Wrapper(NamedTuple):
-    """Content of `Inline`: text inside is in this element."""
-
-    start: Atom
 
 
 class Kept(NamedTuple):
@@ -199,7 +193,7 @@ class Paragraph:
             atom, end = atoms[position], ends.get(position)
             if end is not None and atom.kind == START:
                 is_link = local_name(atom.element) in ("hyperlink", "fldSimple")
-                block.append(Inline(Wrapper(atom), self._read(atoms, ends, position + 1, end), link=is_link))
+                block.append(Inline(atom, self._read(atoms, ends, position + 1, end), link=is_link))
             elif end is not None and atom.kind == FROM:
                 block.append(Inline(Kept([atom], [atoms[end]]), self._read(atoms, ends, position + 1, end)))
             elif end is not None:
@@ -260,9 +254,9 @@ class Paragraph:
             content = piece.content
             if isinstance(content, Format):
                 self._write(piece.pieces, parent, content.properties)
-            elif isinstance(content, Wrapper):
-                content.start.append_to(parent)
-                inside = _inside(content.start.element)
+            elif isinstance(content, Atom):
+                content.append_to(parent)
+                inside = _inside(content.element)
                 del inside[:]
                 self._write(piece.pieces, inside, properties)
             else:

@@ -8,6 +8,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from io import StringIO
 from pathlib import Path
 
 from residual_hf.base.errors import InputError
@@ -34,7 +35,7 @@ class TextFile(DocumentFile):
 
     def __init__(self, path: Path):
         super().__init__(path)
-        self._lines = lines_of(read_text(path).removeprefix("\ufeff"))
+        self._lines = list(StringIO(read_text(path).removeprefix("\ufeff")))  # only a line feed ends one
         self.blocks = [[line.rstrip("\r\n")] for line in self._lines]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
@@ -54,7 +55,7 @@ class Subtitles(DocumentFile):
         self._end = "\r\n" if "\r\n" in text else "\n"
         self._parts: list[str | int] = []  # lines as they are, and the numbers of lines of texts
         self.blocks: list[Block] = []
-        for part in _texts_of_cues(lines_of(text), is_html):
+        for part in _texts_of_cues(list(StringIO(text)), is_html):
             if isinstance(part, str):
                 self._parts.append(part)
             else:
@@ -119,11 +120,6 @@ def _balanced(text: str, lines: int) -> list[str]:
 
     widths = range(-(-length // lines), length + 1)
     return filled(widths[bisect_left(widths, True, key=lambda width: len(filled(width)) <= lines)])
-
-
-def lines_of(text: str) -> list[str]:
-    """The lines with their ends; only a line feed ends one."""
-    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:

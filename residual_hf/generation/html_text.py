@@ -33,22 +33,11 @@ BLOCKS = (
 ENDED_BY = {"p": BLOCKS, "li": ("li",), "dt": ("dt", "dd"), "dd": ("dt", "dd"), "option": ("option", "optgroup")}
 ENDED_BY |= {"td": CELL, "th": CELL, "tr": CELL[2:], "rt": ("rt", "rp"), "rp": ("rt", "rp")}
 """Elements whose end tag may be left out, and the start tags that end them; so does the end of their parent."""
-BOUNDARIES = frozenset(
-    (*BLOCKS, *CELL, "thead", "caption", "colgroup", "col", "html", "head", "body", "title", "link", "meta", "base")
-    + (
-        "br",
-        "button",
-        "select",
-        "option",
-        "optgroup",
-        "datalist",
-        "legend",
-        "summary",
-        "textarea",
-        "center",
-        "frameset",
-    )
-)
+BOUNDARIES = {
+    *(*BLOCKS, *CELL, "thead", "caption", "colgroup", "col", "html", "head", "body", "title", "link", "meta", "base"),
+    *("br", "button", "select", "option", "optgroup", "datalist", "legend", "summary", "textarea", "center"),
+    "frameset",
+}
 """Tags between which a sentence does not continue."""
 DEEPEST = 100  # inline elements within each other; further ones are dropped
 LONGEST_KEPT = 100  # characters of code, for example, that are read as a part of a sentence

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from typing import Any, NamedTuple
 
 
@@ -26,6 +27,15 @@ Block = list[str | Inline]
 def plain_text(block: Block) -> str:
     """The text of a block, with that of its elements."""
     return "".join(piece if isinstance(piece, str) else plain_text(piece.pieces) for piece in block)
+
+
+def merged(block: Block) -> Block:
+    """A block with texts side by side as one, and without empty ones."""
+    found: Block = []
+    for is_text, group in groupby(block, lambda piece: isinstance(piece, str)):
+        pieces = list(group)
+        found += filter(None, ["".join(map(str, pieces))]) if is_text else pieces
+    return found
 
 
 LINES = ("\n", "\v")

@@ -13,7 +13,7 @@ or a comment. With `keep` the text is read with its sentence, but comes back as 
 
 Each element occurs once in the result, within the same element as before; so the output is nested properly whatever
 the model writes. An element whose text has no counterpart is empty there. Text is split into sentences at line breaks
-too: readers of formats in which they mean nothing replace them. `Document` has the two steps of `translate_blocks`,
+too: readers of formats in which they mean nothing replace them. `SplitBlocks` has the two steps of `translate_blocks`,
 for those who translate sentences of several documents together.
 """
 
@@ -37,7 +37,7 @@ from .generation_settings import SearchRequest
 from .inline import Block, Content, plain_text, read_block, restored
 from .inline import Inline as Inline
 from .long_text import space_between, split_text
-from .projection import Node, Placeholder, SentencePair, project
+from .projection import KeptText, Node, SentencePair, project
 from .translator import Hypothesis, Translator
 
 KEPT = re.compile(f"({PLACEHOLDER.pattern})")
@@ -70,7 +70,9 @@ def translate_blocks(
     return document.join([best.text for best in found], [best.alignment for best in found])
 
 
-def sentence_hypotheses(translator: Translator, document: Document, request: SearchRequest) -> list[list[Hypothesis]]:
+def sentence_hypotheses(
+    translator: Translator, document: SplitBlocks, request: SearchRequest
+) -> list[list[Hypothesis]]:
     """What `Translator.answer` returns for the sentences of a document, with the alignments that `join` needs."""
     found: dict[int, list[Hypothesis]] = {}
     for aligned in (False, True):
@@ -103,7 +105,7 @@ def paragraph_hypotheses(
     return results
 
 
-def document_for(translator: Translator, blocks: Iterable[Block], request: SearchRequest) -> Document:
+def document_for(translator: Translator, blocks: Iterable[Block], request: SearchRequest) -> SplitBlocks:
     """Blocks whose sentences a translator can read."""
 
     @cache
@@ -112,10 +114,10 @@ def document_for(translator: Translator, blocks: Iterable[Block], request: Searc
         return len(ids) <= min(LONGEST_SENTENCE, translator.inputs.positions or LONGEST_SENTENCE)
 
     language = request.source_lang or languages_of(translator.model.config, translator.tokenizer)[0] or "en"
-    return Document(blocks, language, fits)
+    return SplitBlocks(blocks, language, fits)
 
 
-class Document:
+class SplitBlocks:
     """Blocks whose sentences can be replaced.
 
     Args:
@@ -211,7 +213,7 @@ class _MarkedText:
                     start = len(self.text)
                     self.text += part
                     if number % 2:
-                        parent.children.append(Node(Placeholder(part), start, len(self.text)))
+                        parent.children.append(Node(KeptText(part), start, len(self.text)))
             else:
                 node = Node(piece, len(self.text))
                 self._read(piece.pieces, node)

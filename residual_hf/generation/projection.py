@@ -25,6 +25,8 @@ from residual_hf.data.scripts import WITHOUT_SPACES, letters_of
 from residual_hf.model.alignment import Alignment, Array
 from residual_hf.model.placeholders import PLACEHOLDER, Edit, EditedText, removal
 
+from .inline import merged
+
 LETTER = r"[\w\p{M}]"
 UNSPACED = letters_of(WITHOUT_SPACES).pattern
 JOINT = r"[^\s\w—–]"
@@ -39,7 +41,7 @@ SAME = regex.compile(r"\d|\p{Lu}|\p{L}{5}")
 Range = tuple[int, int]
 
 
-class Placeholder(NamedTuple):
+class KeptText(NamedTuple):
     """A placeholder within text, an element that is written as text."""
 
     text: str
@@ -223,11 +225,11 @@ class _Projection:
             element = child.element
             if element.keep:
                 left, right = self._spaces(child, first, (start, end), units[1])
-                written = element.text if isinstance(element, Placeholder) else element
+                written = element.text if isinstance(element, KeptText) else element
                 found += [before, " " * left, written, " " * right]
             else:
                 found += [before, element._replace(pieces=self.pieces(child, (first, last), (start, end)))]
-        return _merged([*found, self._text(place, text[1])])
+        return merged([*found, self._text(place, text[1])])
 
     def _spaces(self, child: Node, first: int, text: Range, last: int) -> tuple[bool, bool]:
         """Whether a kept element needs a space before it, and one behind it, in the place of a range of the target.
@@ -389,14 +391,3 @@ def _best_range(values: Array, start: int) -> tuple[float, Range]:
         if total > best[0]:
             best = total, (first, place + 1)
     return best
-
-
-def _merged(pieces: Sequence[Any]) -> list:
-    """Pieces with neighboring texts joined and without empty ones."""
-    found: list[Any] = []
-    for piece in pieces:
-        if isinstance(piece, str) and found and isinstance(found[-1], str):
-            found[-1] += piece
-        elif piece != "":
-            found.append(piece)
-    return found

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from residual_hf.base.files import atomic_file, check_output_file, read_json, wr
 from residual_hf.base.lock import Lock
 from residual_hf.model.options import from_mapping, option
 
+BLOCK = 1 << 20  # bytes that are read at a time
 logger = logging.getLogger(__name__)
 
 
@@ -86,10 +88,7 @@ class ResumableFile:
 
     def remaining(self, source: Iterator[str]) -> Iterator[str]:
         """The lines of the source that are not translated yet. Raises `InputError` if the others have changed."""
-        for number in range(self.lines):
-            line = next(source, None)
-            if line is None:
-                raise InputError(f"--resume: {self.partial} covers {self.lines} lines, the input has {number}")
+        for line in islice(source, self.lines):
             self._hash(line)
         if self.lines and self.digest.hexdigest() != self.expected_digest:
             raise InputError(f"--resume: the first {self.lines} lines of the input are not those of {self.partial}")
@@ -128,15 +127,6 @@ class ResumableFile:
     def _hash(self, line: str) -> None:
         self.digest.update(line.encode() + b"\n")
 
-    def _hash_written(self, size: int) -> None:
-        """Hash the first `size` bytes of the partial file."""
-        if not size:
-            return
-        with open(self.partial, "rb") as file:
-            while size and (block := file.read(min(size, 1 << 20))):
-                self.written.update(block)
-                size -= len(block)
-
     def _write_record(self) -> None:
         digests = self.digest.hexdigest(), self.written.hexdigest()
         write_json(self.record, asdict(Progress(self.made_with, self.lines, self.size, *digests)))
@@ -146,15 +136,16 @@ class ResumableFile:
         if not self.record.exists():
             raise InputError(f"--resume: nothing to continue, no {self.record}{complete}")
         record = from_mapping(Progress, read_json(self.record), f"--resume: {self.record}: ")
-        if record.bytes and complete and not self.partial.exists():  # ended before the record was deleted
+        if record.bytes and not self.partial.exists():  # ended before the record was deleted
             raise InputError(f"--resume: nothing to continue, no {self.partial}{complete}")
-        if (self.partial.stat().st_size if self.partial.exists() else 0) < record.bytes:
-            raise InputError(f"--resume: {self.partial} is shorter than its record {self.record}; use --overwrite")
         before, now = record.made_with, self.made_with
         changed = [f"{name} {before.get(name)!r}, now {now[name]!r}" for name in now if before.get(name) != now[name]]
         if changed:
             raise InputError(f"--resume: {self.partial} was made with {'; '.join(changed)}")
-        self._hash_written(record.bytes)
+        if record.bytes:
+            with open(self.partial, "rb") as file:
+                for start in range(0, record.bytes, BLOCK):
+                    self.written.update(file.read(min(BLOCK, record.bytes - start)))
         if self.written.hexdigest() != record.sha256:
             raise InputError(f"--resume: {self.partial} was changed after it was written; use --overwrite")
         self.lines, self.size, self.expected_digest = record.lines, record.bytes, record.source_sha256

@@ -24,7 +24,7 @@ from .translator import Translator, check_sentences
 WINDOW = 1000  # pairs
 
 
-def translate_corpus(
+def translate_test_set(
     model: Any,
     tokenizer: Any,
     corpus: EncodedCorpus,

@@ -247,7 +247,8 @@ class Translator:
             texts, wanted = [sources[row] for row in rows], [phrases[row] for row in rows]
             again = search(self.model, texts, settings, request, self.shortlist, wanted, self._letters_added)
             for row, best in zip(rows, again, strict=True):
-                lacks, lacked = (self._missing(sentences[row], each[0]) for each in (best, found[row]))
+                written, before = to_text(self.tokenizer, [best[0].ids, found[row][0].ids])
+                lacks, lacked = (lacking(*self._wanted(sentences[row]), text) for text in (written, before))
                 if lacks == 0 or lacks < lacked:  # else the search has found none of them
                     found[row] = [self._in_place(sources[row], sentences[row], found[row][0], best[0]), *best[1:]]
         return found
@@ -280,11 +281,6 @@ class Translator:
         """Whether a token is the tag or the code of a language."""
         token = self.tokenizer.convert_ids_to_tokens(number)
         return number in self.tokenizer.all_special_ids or TAG_PATTERN.fullmatch(str(token)) is not None
-
-    def _missing(self, sentence: str, candidate: Candidate) -> int:
-        """The number of placeholders and terms of a sentence that a candidate has not."""
-        (written,) = to_text(self.tokenizer, [candidate.ids])
-        return lacking(*self._wanted(sentence), written)
 
     def _wanted(self, sentence: str) -> tuple[list[tuple[str, ...]], list[str]]:
         """What a translation of a sentence is to have: translations of each term, and tokens of placeholders."""

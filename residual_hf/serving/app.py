@@ -90,9 +90,8 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
     limits = {"/translate_file": request_limit(settings) + settings.file_bytes}
     app.add_middleware(Guard, limit=request_limit(settings), limits=limits, metrics=metrics)
-    app.add_exception_handler(StarletteHTTPException, answer_http_error)
-    app.add_exception_handler(InputError, answer_input_error)
-    app.add_exception_handler(Exception, answer_error)
+    for kind in (StarletteHTTPException, InputError, Exception):
+        app.add_exception_handler(kind, answer_error)
 
     def check_key(given: str) -> None:
         """Raise `HTTPException` for a wrong key."""
@@ -206,16 +205,11 @@ def loaded_app(load: Callable[[], Languages], settings: ServerSettings, document
     return create_app(load(), settings, documents)
 
 
-async def answer_http_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, StarletteHTTPException)
-    return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
-
-
-async def answer_input_error(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": str(error)}, 400)
-
-
 async def answer_error(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, StarletteHTTPException):
+        return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+    if isinstance(error, InputError):
+        return JSONResponse({"error": str(error)}, 400)
     return JSONResponse({"error": "Internal server error"}, 500)  # uvicorn logs the error
 
 

@@ -12,7 +12,7 @@ from residual_hf.base.archives import open_archive
 from residual_hf.base.errors import InputError, requires
 from residual_hf.documents import ARCHIVES
 from residual_hf.generation.html_text import HTMLText
-from residual_hf.generation.markup import Block, Document, plain_text
+from residual_hf.generation.markup import Block, SplitBlocks, plain_text
 from residual_hf.generation.translator import Hypothesis
 from residual_hf.model.alignment import Alignment
 
@@ -67,12 +67,12 @@ class TextLayout:
 
     def __init__(self, given: Texts, fits: Callable[[str], bool]):
         self._given = given
-        self._documents: list[tuple[Document, Callable[[list[Block]], str]]] = []
+        self._documents: list[tuple[SplitBlocks, Callable[[list[Block]], str]]] = []
         self.sentences: list[tuple[str, bool]] = []
         for text in given.texts:
             layout = HTMLText(text) if given.markup else None
-            document = Document([[text]] if layout is None else layout.blocks, given.source, fits)
-            render = _text if layout is None else layout.render
+            document = SplitBlocks([[text]] if layout is None else layout.blocks, given.source, fits)
+            render = (lambda blocks: plain_text(blocks[0])) if layout is None else layout.render
             self._documents.append((document, render))
             aligned = (needed or given.alignments for needed in document.aligned)
             self.sentences += zip(document.sentences, aligned, strict=True)
@@ -85,7 +85,9 @@ class TextLayout:
             for document, render in self._documents
         ]
 
-    def _joined(self, document: Document, render: Callable[[list[Block]], str], found: Sequence[Found]) -> Translation:
+    def _joined(
+        self, document: SplitBlocks, render: Callable[[list[Block]], str], found: Sequence[Found]
+    ) -> Translation:
         """The k-th translation of a text has the k-th hypothesis of each sentence, or its last one."""
         mean_scores: dict[str, float] = {}
         aligned: list[Alignment] = []
@@ -106,10 +108,6 @@ class TextLayout:
         )
 
 
-def _text(blocks: list[Block]) -> str:
-    return plain_text(blocks[0])
-
-
 @dataclass(frozen=True)
 class File:
     """A document to translate to `output`, if it has at most so many bytes and characters."""
@@ -123,18 +121,11 @@ class File:
 
 
 class FileLayout:
-    """The sentences of a document, as those of `TextLayout`.
-
-    Args:
-        fits: whether the model can read a sentence.
-
-    Raises:
-        InputError: the document is too large or cannot be read.
-    """
+    """The sentences of a document, as those of `TextLayout`. Raises `InputError` as `read` does."""
 
     def __init__(self, given: File, fits: Callable[[str], bool]):
         self._given, self._file = given, read(given)
-        self._document = Document(self._file.blocks, given.source, fits)
+        self._document = SplitBlocks(self._file.blocks, given.source, fits)
         self.sentences = list(zip(self._document.sentences, self._document.aligned, strict=True))
 
     def joined(self, found: Sequence[Found]) -> None:

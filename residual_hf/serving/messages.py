@@ -42,7 +42,10 @@ def terms(value: Any) -> Any:
     return {term.strip(): translation.strip() for term, translation in rows} if rows else value
 
 
-class RequestBody(BaseModel):
+class DetectBody(BaseModel):
+    q: str | list[str]
+    api_key: str = ""
+
     @model_validator(mode="before")
     @classmethod
     def drop_empty(cls, values: Any) -> Any:
@@ -52,22 +55,15 @@ class RequestBody(BaseModel):
         return {name: value for name, value in values.items() if value not in (None, "", [])}
 
 
-class DetectBody(RequestBody):
-    q: str | list[str]
-    api_key: str = ""
-
-
-class TranslateBody(RequestBody):
+class TranslateBody(DetectBody):
     """`glossary`: terms and their translations; in a form, lines of a term, a tab and its translation."""
 
-    q: str | list[str]
     source: str
     target: str
     format: Literal["text", "html"] = "text"
     alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES), BeforeValidator(integral)] = 0
     alignments: bool = False
     glossary: Annotated[dict[str, str], BeforeValidator(terms)] = {}
-    api_key: str = ""
 
     @model_validator(mode="after")
     def align_text_only(self) -> TranslateBody:
@@ -117,7 +113,7 @@ class TranslateAnswer(BaseModel):
     flags: list[str] | list[list[str]] = Field(description=f"suspicions about the translation: {', '.join(FLAGS)}")
 
 
-Body = TypeVar("Body", DetectBody, TranslateBody)
+Body = TypeVar("Body", bound=DetectBody)
 
 
 def documented(body: type[BaseModel], languages: Languages, settings: ServerSettings) -> dict[str, Any]:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -66,21 +67,6 @@ class Translations:
             self._clients[client] -= 1
             self._clients += Counter()  # keeps no client without any
 
-    @asynccontextmanager
-    async def _place_in_turn(self, request: Request) -> AsyncIterator[None]:
-        """A place, for which a text waits behind those of its client."""
-        end = time.monotonic() + self.settings.timeout
-        with ExitStack() as taken:
-            while True:
-                try:
-                    taken.enter_context(self.place(request))
-                    break
-                except HTTPException:
-                    if time.monotonic() > end:
-                        raise
-                await asyncio.sleep(WAIT)
-            yield
-
     async def of_texts(
         self, texts: list[str], body: TranslateBody, route: list[str], request: Request
     ) -> list[Translation]:
@@ -97,9 +83,10 @@ class Translations:
             if max(sizes) <= SHORT_TEXT and sum(sizes) <= SHORT_TEXTS:
                 found = await self._translated(job, request)
             else:
-                layout = self._layout(TextLayout, given, request, job)
-                async with self._place_in_turn(request), layout as (sentences, join):
-                    found = await join(await self._in_shares(job, sentences, request))
+                with ExitStack() as taken:  # a place, behind those of its client
+                    await retried(lambda: taken.enter_context(self.place(request)), self.settings.timeout)
+                    async with self._layout(TextLayout, given, request, job) as (sentences, join):
+                        found = await join(await self._in_shares(job, sentences, request))
             texts = [each.texts[0] for each in found]
             for known, each in zip(flags, found, strict=True):
                 known.update(each.flags)
@@ -176,24 +163,35 @@ class Translations:
 
     async def _translated(self, job: Job, request: Request, *, patient: bool = False) -> list[Any]:
         """The result of a job. It waits for its place in the queue if it is patient."""
-        while True:
-            try:
-                future = self.batcher.submit(job)
-                break
-            except ClosingError:
-                raise HTTPException(503, "The server is shutting down, or has failed (see /health)") from None
-            except queue.Full:
-                if not patient:
-                    headers = {"Retry-After": str(self.batcher.retry_after)}
-                    raise HTTPException(429, "Too many requests are waiting", headers=headers) from None
-            await asyncio.sleep(WAIT)
+        future = await retried(partial(self._submitted, job), math.inf if patient else 0)
         return await finished(asyncio.wrap_future(future), request, self.settings.timeout)
+
+    def _submitted(self, job: Job) -> Future[list[Any]]:
+        try:
+            return self.batcher.submit(job)
+        except ClosingError:
+            raise HTTPException(503, "The server is shutting down, or has failed (see /health)") from None
+        except queue.Full:
+            headers = {"Retry-After": str(self.batcher.retry_after)}
+            raise HTTPException(429, "Too many requests are waiting", headers=headers) from None
 
 
 def check_route(route: list[str], wanted: Any) -> None:
     """Raise `InputError` if a route has a language in between although terms or alignments are wanted."""
     if wanted and len(route) > 2:
         raise InputError(f"glossary, alignments: not with {' to '.join(route)}, a translation of a translation")
+
+
+async def retried(function: Callable[[], T], seconds: float) -> T:
+    """The result of a function, which is called again, for so many seconds, while it raises status 429."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return function()
+        except HTTPException as error:
+            if error.status_code != 429 or time.monotonic() >= end:
+                raise
+        await asyncio.sleep(WAIT)
 
 
 async def finished(translation: asyncio.Future[T], request: Request, timeout: float) -> T:

@@ -315,7 +315,7 @@ def test_one_table_has_one_dictionary(files, tmp_path):
         (["--source-dict", "nowhere.txt"], "no such file: nowhere.txt"),
         (["--bpe-codes", "nowhere"], "no such file: nowhere"),
         (["--moses"], "moses: given without bpe_codes"),
-        (["--no-moses-escape"], "--moses-escape: given without --moses"),
+        (["--no-moses-escape"], "moses: given without bpe_codes"),
         (["--output-dir", "."], "--output-dir: . exists and is not empty"),
     ],
     ids=["dictionary", "codes", "moses", "moses_option", "output"],

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from contextlib import suppress
 
@@ -13,7 +12,7 @@ import pytest
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("translate", reason="the extra [documents] is not installed")
 
-from support.documents import changed_by_identity, upper_cased
+from support.documents import changed_by_identity, upper_cased, with_marks
 
 from residual_hf.base.errors import InputError
 from residual_hf.documents.catalogues import CatalogueOptions
@@ -98,9 +97,9 @@ path=\ «a»\t«b»
 def test_texts_are_translated_and_all_else_stays(name, end, tmp_path, monkeypatch):
     content = FILES[name].replace("\n", end)
     path = tmp_path / name
-    path.write_bytes(re.sub("[«»]", "", content).encode())
+    content, expected = with_marks(content)
+    path.write_bytes(content.encode())
     assert changed_by_identity(path) == []
-    expected = re.sub("«(.*?)»", lambda text: text[1].upper(), content)
     assert upper_cased(monkeypatch, path).read_bytes().decode() == expected
 
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 
-from support.documents import rewritten, upper_cased
+from support.documents import rewritten, upper_cased, with_marks
 
 from residual_hf.base import archives
 from residual_hf.base.errors import InputError
@@ -59,52 +59,38 @@ def word(path, *paragraphs, **files):
     return archive(path, **{"[Content_Types].xml": "<Types/>", "word/document.xml": document, **files})
 
 
-NUMBER = BEGIN + code(" SEQ x ") + SEPARATE + run("1") + STOP
 PARAGRAPHS = {
+    "formats of words": run("«see »") + run("«two»", BOLD) + run("« dogs and »") + run("«red»", RED) + run("« cats»"),
+    "the format of most letters": run("«much bold text »", BOLD) + run("«plain»"),
+    "a link": run("«see »")
+    + f'<w:hyperlink w:anchor="x">{run("«our »")}{run("«page»", BOLD)}</w:hyperlink>'
+    + run("« now»"),
+    "a footnote": run("«text»") + '<w:r><w:footnoteReference w:id="2"/></w:r>' + run("« goes on»"),
+    "a field": run("«see »") + BEGIN + code(" REF a ") + SEPARATE + run("figure 1") + STOP + run("« above»"),
+    "the field of a link": BEGIN + code(' HYPERLINK "x" ') + SEPARATE + run("«our page»") + STOP + run("« now»"),
+    "a field of several paragraphs": BEGIN + code(" TOC ") + SEPARATE + f"<w:hyperlink>{run('«title»')}</w:hyperlink>",
+    "the end of a field": run("«last»") + STOP + run("«more»"),
+    "a bookmark": run("«one »") + BOOKMARK + run("«two »") + NUMBER + UNTIL + run("« x»"),
+    "more links than text": run("«see »") + f"<w:hyperlink>{run('«our home page»', LINK)}</w:hyperlink>" + run("« x»"),
+    "a bookmark without text": run("«one »") + BOOKMARK + UNTIL + run("«two»"),
+    "a deletion": run("«now »")
+    + "<w:del><w:r><w:delText>not</w:delText></w:r></w:del>"
+    + f"<w:ins>{run('«here»')}</w:ins>",
+    "a content control": run("«dear »") + f"<w:sdt><w:sdtPr/><w:sdtContent>{run('«reader»')}</w:sdtContent></w:sdt>",
+    "a text box": run("«text »")
+    + f"<w:r><w:pict><w:txbxContent><w:p>{run('«in»')}</w:p></w:txbxContent></w:pict></w:r>",
+    "a mark of a field without a type": run("«last»") + "<w:r><w:fldChar/></w:r>",
+    "numbers only": run("1", BOLD) + "<w:proofErr/>" + run("2"),
+}
+"""Text between « and » is translated."""
+REWRITTEN = {
     "runs of one format": (
         f"<w:pPr><w:jc/></w:pPr>{run('a sm')}<w:proofErr/>{run('all ', '<w:rPr><w:lang/></w:rPr>')}{run('dog')}",
         f"<w:pPr><w:jc/></w:pPr>{run('A SMALL DOG')}",
     ),
-    "formats of words": (
-        run("see ") + run("two", BOLD) + run(" dogs and ") + run("red", RED) + run(" cats"),
-        run("SEE ") + run("TWO", BOLD) + run(" DOGS AND ") + run("RED", RED) + run(" CATS"),
-    ),
-    "the format of most letters": (
-        run("much bold text ", BOLD) + run("plain"),
-        run("MUCH BOLD TEXT ", BOLD) + run("PLAIN"),
-    ),
-    "a link": (
-        run("see ") + f'<w:hyperlink w:anchor="x">{run("our ")}{run("page", BOLD)}</w:hyperlink>' + run(" now"),
-        run("SEE ") + f'<w:hyperlink w:anchor="x">{run("OUR ")}{run("PAGE", BOLD)}</w:hyperlink>' + run(" NOW"),
-    ),
     "tabs and breaks": (
         f"{run('name:')}<w:r><w:tab/><w:t>value</w:t><w:br/><w:t>line</w:t></w:r>",
         f"{run('NAME:')}<w:r><w:tab/></w:r>{run('VALUE')}<w:r><w:br/></w:r>{run('LINE')}",
-    ),
-    "a footnote": (
-        run("text") + '<w:r><w:footnoteReference w:id="2"/></w:r>' + run(" goes on"),
-        run("TEXT") + '<w:r><w:footnoteReference w:id="2"/></w:r>' + run(" GOES ON"),
-    ),
-    "a field": (
-        run("see ") + BEGIN + code(" REF a ") + SEPARATE + run("figure 1") + STOP + run(" above"),
-        run("SEE ") + BEGIN + code(" REF a ") + SEPARATE + run("figure 1") + STOP + run(" ABOVE"),
-    ),
-    "the field of a link": (
-        BEGIN + code(' HYPERLINK "x" ') + SEPARATE + run("our page") + STOP + run(" now"),
-        BEGIN + code(' HYPERLINK "x" ') + SEPARATE + run("OUR PAGE") + STOP + run(" NOW"),
-    ),
-    "a field of several paragraphs": (
-        BEGIN + code(" TOC ") + SEPARATE + f"<w:hyperlink>{run('title')}</w:hyperlink>",
-        BEGIN + code(" TOC ") + SEPARATE + f"<w:hyperlink>{run('TITLE')}</w:hyperlink>",
-    ),
-    "the end of a field": (run("last") + STOP + run("more"), run("LAST") + STOP + run("MORE")),
-    "a bookmark": (
-        run("one ") + BOOKMARK + run("two ") + NUMBER + UNTIL + run(" x"),
-        run("ONE ") + BOOKMARK + run("TWO ") + NUMBER + UNTIL + run(" X"),
-    ),
-    "a bookmark without text": (
-        run("one ") + BOOKMARK + UNTIL + run("two"),
-        run("ONE ") + BOOKMARK + UNTIL + run("TWO"),
     ),
     "ranges that cross": (
         run("one ") + BOOKMARK + run("two ") + COMMENT + run("three ") + UNTIL + run("four") + COMMENT_END,
@@ -115,31 +101,13 @@ PARAGRAPHS = {
         BOOKMARK + BEGIN + code(" FORMTEXT ") + SEPARATE + run("1") + STOP + run(" X") + UNTIL,
     ),
     "the end of a range": (run("one ") + UNTIL + run("two"), run("ONE TWO") + UNTIL),
-    "more links than text": (
-        run("see ") + f"<w:hyperlink>{run('our home page', LINK)}</w:hyperlink>" + run(" x"),
-        run("SEE ") + f"<w:hyperlink>{run('OUR HOME PAGE', LINK)}</w:hyperlink>" + run(" X"),
-    ),
-    "a deletion": (
-        run("now ") + "<w:del><w:r><w:delText>not</w:delText></w:r></w:del>" + f"<w:ins>{run('here')}</w:ins>",
-        run("NOW ") + "<w:del><w:r><w:delText>not</w:delText></w:r></w:del>" + f"<w:ins>{run('HERE')}</w:ins>",
-    ),
-    "a content control": (
-        run("dear ") + f"<w:sdt><w:sdtPr/><w:sdtContent>{run('reader')}</w:sdtContent></w:sdt>",
-        run("DEAR ") + f"<w:sdt><w:sdtPr/><w:sdtContent>{run('READER')}</w:sdtContent></w:sdt>",
-    ),
-    "a text box": (
-        run("text ") + f"<w:r><w:pict><w:txbxContent><w:p>{run('in')}</w:p></w:txbxContent></w:pict></w:r>",
-        run("TEXT ") + f"<w:r><w:pict><w:txbxContent><w:p>{run('IN')}</w:p></w:txbxContent></w:pict></w:r>",
-    ),
-    "a mark of a field without a type": (
-        run("last") + "<w:r><w:fldChar/></w:r>",
-        run("LAST") + "<w:r><w:fldChar/></w:r>",
-    ),
-    "numbers only": (run("1", BOLD) + "<w:proofErr/>" + run("2"), run("1", BOLD) + "<w:proofErr/>" + run("2")),
 }
+"""What is written in another form."""
 
 
-@pytest.mark.parametrize(("before", "after"), PARAGRAPHS.values(), ids=PARAGRAPHS)
+@pytest.mark.parametrize(
+    ("before", "after"), [*map(with_marks, PARAGRAPHS.values()), *REWRITTEN.values()], ids=[*PARAGRAPHS, *REWRITTEN]
+)
 def test_paragraphs_of_word(tmp_path, monkeypatch, before, after):
     source = word(tmp_path / "a.docx", before)
     written = content(upper_cased(monkeypatch, source), "word/document.xml")

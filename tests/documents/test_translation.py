@@ -48,7 +48,6 @@ def test_a_document_is_translated_by_the_command(model, tmp_path, capsys, monkey
         ([str(source)], "--output: missing, required to translate the document"),
         ([str(source), "--output", str(output)], "out.html exists; use --overwrite"),
         ([str(source), "--output", "x.pdf"], "--output: x.pdf given, must end in .HTML, as the input does"),
-        ([str(source), "--input", "b"], "--input: b given, must be absent with the file"),
         ([str(source), "--output", "x.html", "--scores"], "--scores: is for lines of text, not for the document"),
         ([str(source.with_name("a.pdf")), "--output", "x.txt"], "a.pdf: is no text file, and none of .html"),
         (["a.tex", "--output", "x.txt"], "a.tex: is no text file, and none of .html"),

@@ -17,7 +17,7 @@ from residual_hf.generation import markup
 from residual_hf.generation.generation_settings import DecodingSettings, SearchRequest
 from residual_hf.generation.html_text import BOUNDARIES, DEEPEST, VOID, HTMLText, visible_text
 from residual_hf.generation.inline import read_block, restored
-from residual_hf.generation.markup import Document, Inline, paragraph_hypotheses, translate_blocks
+from residual_hf.generation.markup import Inline, SplitBlocks, paragraph_hypotheses, translate_blocks
 from residual_hf.generation.translator import Hypothesis, Translator
 from residual_hf.model.alignment import AlignedTokens, Alignment, word_spans
 
@@ -29,7 +29,7 @@ class document:
 
     def __init__(self, text, fits=lambda sentence: True, *, markup=False, language="en"):
         self.html = HTMLText(text) if markup else None
-        self.document = Document(self.html.blocks if markup else [[text]], language, fits)
+        self.document = SplitBlocks(self.html.blocks if markup else [[text]], language, fits)
         self.sentences, self.aligned = self.document.sentences, self.document.aligned
 
     def join(self, translations, alignments=None):
@@ -238,7 +238,7 @@ def test_a_placeholder_may_touch_letters(source, translation, aligns):
     for is_html in (False, True):
         found = document(source, markup=is_html)
         assert found.join([translation], [aligned(source, translation, "0-0")] if aligns else None) == translation
-    (block,) = Document([marked_block([source])], "en", lambda sentence: True).join([translation])
+    (block,) = SplitBlocks([marked_block([source])], "en", lambda sentence: True).join([translation])
     assert "".join(spelled(block)) == translation
 
 
@@ -456,7 +456,7 @@ class Writer:
 @pytest.mark.parametrize("alignments", [False, True])
 def test_an_address_in_a_line_takes_the_place_of_its_translation(monkeypatch, alignments):
     monkeypatch.setattr(
-        markup, "document_for", lambda translator, blocks, request: Document(blocks, "de", lambda sentence: True)
+        markup, "document_for", lambda translator, blocks, request: SplitBlocks(blocks, "de", lambda sentence: True)
     )
     ((found,),) = paragraph_hypotheses(
         Writer(), ["Mail an a@b.de jetzt. Danke."], SearchRequest(alignments=alignments)
@@ -471,5 +471,5 @@ def test_an_address_in_a_line_takes_the_place_of_its_translation(monkeypatch, al
 
 @pytest.mark.parametrize("language", ["de", "de_DE", "deu_Latn", "de-AT"])
 def test_sentences_end_by_the_rules_of_their_language(language):
-    document = Document([["Das gilt auch hier, vgl. Abschnitt 3. Und mehr."]], language, lambda sentence: True)
+    document = SplitBlocks([["Das gilt auch hier, vgl. Abschnitt 3. Und mehr."]], language, lambda sentence: True)
     assert document.sentences == ["Das gilt auch hier, vgl. Abschnitt 3.", "Und mehr."]

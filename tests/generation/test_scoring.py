@@ -78,14 +78,6 @@ def test_what_the_model_cannot_read_is_refused(folder):
     assert score_translations(translator, [], []) == []
 
 
-def test_evaluate_scores_no_tags(folder, tmp_path, capsys):
-    for name in ("page.html", "page.md"):
-        (tmp_path / name).write_text("<p>zwei</p>\n")
-    pages = ["--source", str(tmp_path / "page.html"), "--reference", str(tmp_path / "page.md")]
-    assert main(["evaluate", str(folder), *pages]) == 2
-    assert "page.html: is no file with lines of text" in capsys.readouterr().err
-
-
 def test_no_advice_names_an_option_that_no_command_has(caplog):
     with caplog.at_level(logging.WARNING):
         corpus_scores(["a dog ."] * 200, ["a dog ."] * 200, ["bleu"], "13a")

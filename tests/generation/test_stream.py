@@ -23,7 +23,7 @@ from residual_hf.cli import main
 from residual_hf.generation import resumable_file, stream
 from residual_hf.generation.devices import run_on_devices
 from residual_hf.generation.generation_settings import StreamSettings
-from residual_hf.generation.stream import translate_stream
+from residual_hf.generation.stream import Review, translate_stream
 from residual_hf.generation.translator import Hypothesis, Translator
 
 LINES = [*SENTENCES, "", *SENTENCES[::-1], "zwei"]
@@ -61,9 +61,9 @@ def translate(model, source, capsysbinary):
     return run
 
 
-@pytest.mark.parametrize("window", [1, 3, 100])
-def test_lines_keep_their_order_in_any_window(translate, source, expected, window):
-    assert translate("--input", source, "--window", window) == (0, expected, "")
+@pytest.mark.parametrize(("window", "tokens"), [(1, 12_000), (3, 100_000), (100, 1)])
+def test_lines_keep_their_order_in_any_window_and_batch(translate, source, expected, window, tokens):
+    assert translate("--input", source, "--window", window, "--batch-tokens", tokens) == (0, expected, "")
 
 
 def test_without_a_terminal_lines_tell_the_progress(translate, source, expected, monkeypatch):
@@ -138,7 +138,7 @@ def test_output_grows_and_an_interrupted_one_is_continued(translate, source, exp
     content, recorded = partial.read_bytes(), record.read_text()
     partial.write_bytes(content[:5])  # as a power failure leaves it
     code, _, error = translate(*arguments, "--resume")
-    assert code == 2 and "out.partial is shorter than its record" in error
+    assert code == 2 and "out.partial was changed after it was written; use --overwrite" in error
     partial.write_bytes(content.replace(content[:1], b"#", 1))
     code, _, error = translate(*arguments, "--resume")
     assert code == 2 and "out.partial was changed after it was written; use --overwrite" in error
@@ -220,6 +220,12 @@ def test_review_lists_the_worst_lines(translate, source, model, monkeypatch):
         ]
 
 
+def test_a_text_without_words_has_nothing_to_look_at():
+    review = Review(2)
+    review.add(1, ["", " "], [Hypothesis("", 0.0)] * 2)
+    assert str(review) == "0 of 2 lines are suspicious"
+
+
 def test_sampling_follows_the_seed_and_its_settings(translate, source):
     def sample(*arguments):
         code, lines, _ = translate("--input", source, "--sample", *arguments)
@@ -240,7 +246,6 @@ def test_sampling_follows_the_seed_and_its_settings(translate, source):
         (["--output", "out.gz"], "--output: out.gz given, must be the name of an uncompressed file"),
         (["--num-return-sequences", 0], "--num-return-sequences: 0 given, must be an integer >= 1"),
         (["--window", 0], "window: 0 given"),
-        (["--devices", 0], "--devices: 0 given, must be at least 1"),
         (["--input", "nowhere"], "no such file: nowhere"),
         (["--target-lang", "xx"], "source_lang, target_lang: this model does not translate de to xx"),
     ],
@@ -285,10 +290,6 @@ def test_a_terminal_is_translated_line_by_line(translate, expected, monkeypatch,
     monkeypatch.setattr(builtins, "input", read)
     assert translate()[0] == 0
     assert shown == ["", f"{expected[0]}\n", "", f"{expected[1]}\n"]  # the line that is too long was reported
-
-
-def test_the_folder_of_a_run(translate, source, expected, model):
-    assert translate("--input", source, model=model.parent)[:2] == (0, expected)
 
 
 @pytest.mark.slow

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from residual_hf.documents import translation
-from residual_hf.generation.markup import Document
+from residual_hf.generation.markup import SplitBlocks
 
 
 class UpperCase:
@@ -25,13 +26,13 @@ class UpperCase:
 
 def in_upper_case(translator: Any, blocks: Any, **languages: Any) -> list:
     """`translate_blocks` of a model that writes upper case; words keep their order."""
-    document = Document(blocks, "en", lambda sentence: True)
+    document = SplitBlocks(blocks, "en", lambda sentence: True)
     return document.join([sentence.upper() for sentence in document.sentences])
 
 
 def unchanged(translator: Any, blocks: Any, **languages: Any) -> list:
     """`translate_blocks` of a model that writes what it reads."""
-    document = Document(blocks, "en", lambda sentence: True)
+    document = SplitBlocks(blocks, "en", lambda sentence: True)
     return document.join(document.sentences)
 
 
@@ -51,10 +52,15 @@ def upper_cased(
     return target
 
 
+def with_marks(text: str) -> tuple[str, str]:
+    """A text without the marks « and », and with what is between them in upper case, as it is translated here."""
+    return re.sub("[«»]", "", text), re.sub("«(.*?)»", lambda found: found[1].upper(), text)
+
+
 def changed_by_identity(source: Path) -> list[str]:
     """The lines that change in a document whose translation is its text."""
     document = translation.NumberedDocument(source)
-    parts = Document(document.blocks, "en", lambda _: True)
+    parts = SplitBlocks(document.blocks, "en", lambda _: True)
     target = source.with_name(f"same-{source.name}")
     blocks = json.loads(json.dumps(parts.join(parts.sentences)))
     document.write(target, blocks, None, None)
