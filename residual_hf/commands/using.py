@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError, requires
+from residual_hf.base.model_folders import model_folder
 from residual_hf.base.names import similar_path
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.text_files import uncompressed_name
@@ -81,7 +82,6 @@ def add_translate(translate: argparse.ArgumentParser) -> None:
 def run_translate(options: argparse.Namespace) -> int:
     if options.devices < 1:
         raise InputError(f"--devices: {options.devices} given, must be at least 1")
-    from residual_hf.checkpoint import model_folder
     from residual_hf.generation.devices import in_group, is_first, run_on_devices
     from residual_hf.generation.stream import translate_file
 
