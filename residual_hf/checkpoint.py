@@ -29,6 +29,7 @@ from transformers.utils import cached_file
 from residual_hf import checkpoint_checks as checks
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, read_json
+from residual_hf.base.model_folders import model_folder
 from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
 from residual_hf.model.checksums import CHECKSUMS, file_hash, files_of, write_checksums
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -192,14 +193,6 @@ def saved_class(values: dict[str, Any]) -> tuple[type, Any]:
     names = values.get("architectures")
     named = [name for name in names if isinstance(name, str) and name in SAVED] if isinstance(names, list) else []
     return SAVED[(named or list(SAVED))[0]]
-
-
-def model_folder(name: str | Path) -> str | Path:
-    """The model folder of a run folder; other names unchanged, with `~` expanded."""
-    name = type(name)(os.path.expanduser(name))
-    of_run = Path(name, "model")
-    holds_run = (of_run / "config.json").is_file() and not Path(name, "config.json").exists()
-    return of_run if holds_run and str(name) else name
 
 
 def identity(name: str | Path) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from residual_hf._version import __version__
 from residual_hf.base.errors import InputError, InputSettings, is_panic
-from residual_hf.base.files import RECORD, numbered_folders, read_json, read_text
-from residual_hf.base.names import check_repository
+from residual_hf.base.files import read_json, read_text
+from residual_hf.base.model_folders import check_model_files
 from residual_hf.model import self_contained, tokenization_residual
 from residual_hf.model.checksums import of_model, of_training, refuse_damage
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -112,23 +112,11 @@ class DifferentCodeError(InputError):
 
 
 def check_presence(name: str | Path, where: str) -> None:
-    """Check that a local folder has the files of a model; names on the Hub are not checked."""
-    if not str(name).strip():
-        raise InputError(f"model: {str(name)!r} given, must be a folder or a name on the Hub")
+    """Check that a local folder has the files of a model and that its settings are JSON; not of a name on the Hub."""
+    check_model_files(name, where)
     folder = Path(name)
     if not folder.is_dir():
-        if folder.exists():
-            raise InputError(f"{where}: must be a folder, not a file")
-        check_repository(str(name), where)
         return
-    if not (folder / "config.json").exists():
-        if (folder / RECORD).exists():
-            saved = [str(path) for path in numbered_folders(folder / "checkpoints", "checkpoint")]
-            use = f", or use a checkpoint: {', '.join(saved)}" if saved else ""
-            raise InputError(f"{where}: a run that has not finished: continue it with train --resume{use}")
-        raise InputError(f"{where}: not a saved model: no config.json in it")
-    if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
-        raise InputError(f"{where}: no tokenizer (tokenizer.json) in it; save one with tokenizer.save_pretrained")
     for file in ("config.json", "generation_config.json", "tokenizer_config.json"):
         values = read_json(folder / file) if (folder / file).exists() else {}
         if file == "generation_config.json":

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
-from support.processes import run_forked
+from support.processes import run_forked, run_python
 from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
 from residual_hf.base.errors import InputError, InputSettings
@@ -81,6 +81,43 @@ def test_a_missing_file_is_named_before_libraries_load(monkeypatch, tmp_path, ca
     (tmp_path / "corpus.en").touch()
     monkeypatch.setattr(training, "load_package", lambda: pytest.fail("loads PyTorch"))
     assert main(arguments) == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["text.en", "text.de", "--trial", "-1"], "--trial: -1.0 given, must be a number >= 0"),
+        (["text.en", "text.de", "--target-lang", "en"], "--target-lang: 'en' given, must differ"),
+        (["text.en", "text.de", "--target-lang", "../x"], "--target-lang: '../x' given, must be a language code"),
+        (["text.en", "pairs.csv"], "source: text.en given among 2 files, must be a file of .tmx"),
+        (["text.en"], "file: 'text.en' given, must be *.tmx"),
+        (
+            ["pairs.csv", "--source-column", "fr", "--target-column", "de"],
+            "pairs.csv: no column 'fr'; the first",
+        ),
+        (["empty.en", "text.de"], "empty.en has 0 lines, but text.de has 1"),
+        (["text.en", "text.de", "--from", "full"], "--from: full: not a saved model: no config.json in it"),
+        (["text.en", "text.de", "--output-dir", "full"], "--output-dir: full exists and is not empty"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_init_checks_its_arguments_before_libraries_load(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"text.en": "one\n", "text.de": "eins\n", "empty.en": "", "pairs.csv": "en,de\na,b\n"}.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter").touch()
+    monkeypatch.setattr(training, "load_package", lambda: pytest.fail("loads PyTorch"))
+    assert main(["init", *arguments]) == 2 and message in capsys.readouterr().err
+
+
+def test_the_checks_of_init_need_no_pytorch(tmp_path):
+    script = "import sys\nfrom residual_hf_cli import main\nprint(main(sys.argv[1:]), 'torch' in sys.modules)"
+    (tmp_path / "text.en").write_text("one\n")
+    (tmp_path / "text.de").write_text("eins\n")
+    files = ["text.en", "text.de"]
+    done = run_python("-c", script, "init", *files, "--from", str(tmp_path), cwd=tmp_path)
+    assert done.stdout.split() == ["2", "False"] and "no config.json in it" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["letter.docx", "page.html", "text.en"])

@@ -43,9 +43,9 @@ from residual_hf.runs.recipe import Recipe, load_recipe
 from residual_hf.runs.resuming import other_text
 from residual_hf.training.callbacks import show_progress
 from residual_hf.training.checkpoints import complete_checkpoints
-from residual_hf.training.diagnostics import FILE, DiagnosticsCallback, spikes
+from residual_hf.training.diagnostics import DiagnosticsCallback, spikes
 from residual_hf.training.launch import check_launch, keep_freed_memory
-from residual_hf.training.spikes import spike_scores
+from residual_hf.training.spikes import FILE, spike_scores
 from residual_hf.training.trainer import ResidualTrainer
 
 logger = logging.getLogger(__name__)

@@ -61,5 +61,5 @@ def run_report(options: argparse.Namespace) -> None:
 
 VERBS = {
     "modes": Verb("list, describe or draw residual connections", add_modes, run_modes, loads=False),
-    "report": Verb("compare training runs on one HTML page", add_report, run_report),
+    "report": Verb("compare training runs on one HTML page", add_report, run_report, loads=False),
 }

@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 
 from residual_hf.base.errors import DIVERGED, FAILED, INTERRUPTED, InputError
-from residual_hf.base.files import check_output_folder
 from residual_hf.base.yaml_files import read_yaml
 from residual_hf.data.data_settings import PAIR_FILES
-from residual_hf.data.pair_reader import check_paths
 from residual_hf.generation.devices import is_first
 from residual_hf.generation.generation_settings import StreamSettings
+from residual_hf.runs.first_corpora import check_trial, first_corpora
 
 from . import load_package
 from .arguments import (
@@ -95,10 +94,8 @@ def add_init(init: argparse.ArgumentParser) -> None:
 
 
 def run_init(options: argparse.Namespace) -> None:
-    given = [path for path in (options.source, options.target, *options.more) if path is not None]
-    check_paths(given)  # before PyTorch is loaded, as what follows
-    if options.folder is not None:
-        check_output_folder(options.folder, overwrite=options.overwrite, holds=["recipe.yaml"], inputs=given)
+    check_trial(options.trial_seconds)  # before PyTorch is loaded, as what follows
+    first_corpora(**arguments_of(first_corpora, options))
     load_package()
     from residual_hf.runs.first_recipe import write_first_recipe
 

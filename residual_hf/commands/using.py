@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError, requires
+from residual_hf.base.model_folders import model_folder
 from residual_hf.base.names import similar_path
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.text_files import uncompressed_name

@@ -19,7 +19,8 @@ from transformers.utils import cached_file
 
 from residual_hf.base.errors import InputError, as_input_error
 from residual_hf.base.files import atomic_file
-from residual_hf.checkpoint import SHORTLIST, model_folder
+from residual_hf.base.model_folders import model_folder
+from residual_hf.checkpoint import SHORTLIST
 
 from .encoding import EncodedCorpus
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -12,120 +12,35 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 
-from .data_settings import TOKENIZER_KINDS
+from . import task_facts
 from .language_modeling import block_encoder, prepare_text
 from .pipeline import Preparation, PreparedData, pair_encoder, prepare
 from .speech import prepare_speech
-
-CAUTION = "omit, add or change content. Have important"
-NO_SPEECH: dict[str, Any] = dict.fromkeys(
-    ("data.spec_augment", "data.features", "model.conv_channels", "corpus.audio_folder")
-)
-NO_BLOCKS: dict[str, Any] = {"data.block_size": None, "data.sample_break_mode": "none", "evaluation.context_window": 0}
-ONE_SIDE: dict[str, Any] = {
-    **dict.fromkeys(f"data.{name}" for name in ("cleaning", "language_tags", "pretokenized", "glossary")),
-    **dict.fromkeys((f"data.{name}" for name in ("bidirectional", "placeholders")), False),
-    **{"data.subword_regularization": None, "data.upper_case": 0, "data.title_case": 0},
-    **{"training.simcut": 0, "tokenizer.joint": True, "decoding.shortlist": False},
-}
+from .task_facts import TaskFacts
 
 
-@dataclass(frozen=True)
-class Task:
-    """What the stages of a run and cards ask for: one of `TASKS`, chosen by `task` of a recipe.
+@dataclass(frozen=True, kw_only=True)
+class Task(TaskFacts):
+    """What the stages of a run ask for: one of `TASKS`, chosen by `task` of a recipe.
 
     Args:
-        name, hub_name: in recipes; on the Hub and in pipelines.
         model: the class of the model.
         prepare: makes the tokenizer and the encoded corpora, see `residual_hf.data.pipeline.prepare`.
-        scores: what `training.metric` may be besides the losses, the main one first; without any, there is perplexity.
-        fixed: the values that fields of a recipe must have; those of `corpus` in every corpus.
-        words: of cards; among them `call`, the name of a pipeline.
         encoder: makes the function that encodes the text of a stream, see `residual_hf.data.pipeline.pair_encoder`.
-        config, columns: of the model and of tables, unless the recipe names others.
-        tokenizers: what `tokenizer.kind` may be.
-        reads_lines: corpora are lines, not pairs.
-        has_source_text: a model reads one text and writes another; one that `translates`, in another language.
     """
 
-    name: str
-    hub_name: str
     model: Any
     prepare: Callable[[Preparation], PreparedData]
-    scores: tuple[str, ...]
-    fixed: Mapping[str, Any]
-    words: Mapping[str, str]
     encoder: Callable[..., Callable[..., Any]] = pair_encoder
-    config: Mapping[str, Any] = field(default_factory=dict)
-    columns: Mapping[str, Any] = field(default_factory=dict)
-    tokenizers: tuple[str, ...] = TOKENIZER_KINDS
-    reads_lines: bool = False
-    has_source_text: bool = False
-    translates: bool = False
 
 
-TRANSLATION = Task(
-    name="translation",
-    hub_name="translation",
-    model=ResidualForConditionalGeneration,
-    prepare=prepare,
-    scores=("bleu", "chrf", "tokenized_bleu", "rouge1", "rouge2", "rougeL"),
-    fixed=NO_SPEECH | NO_BLOCKS,
-    words={
-        **{"does": "Translates", "purpose": "translating single sentences", "call": "translate"},
-        **{"examples": "sentence pairs", "samples": "sentences", "inputs": "text", "output": "translation"},
-        **{"outputs": "translations", "example": "A sentence", "best": "%.1f BLEU", "citation": "post2018call"},
-        "caution": f"{CAUTION} translations checked by a person who knows both languages",
-    },
-    has_source_text=True,
-    translates=True,
-)
-SUMMARIZATION = replace(
-    TRANSLATION,
-    name="summarization",
-    hub_name="summarization",
-    # both directions have the same language, and no tag tells them apart
-    fixed={**TRANSLATION.fixed, "data.bidirectional": False},
-    words={
-        **{**TRANSLATION.words, "does": "Summarizes text in", "purpose": "summarizing texts", "call": "summarize"},
-        **{"output": "summary", "outputs": "summaries", "example": "A text"},
-        "caution": f"{CAUTION} summaries checked against the text",
-    },
-    translates=False,
-)
+TRANSLATION = Task(**vars(task_facts.TRANSLATION), model=ResidualForConditionalGeneration, prepare=prepare)
+SUMMARIZATION = Task(**vars(task_facts.SUMMARIZATION), model=ResidualForConditionalGeneration, prepare=prepare)
 LANGUAGE_MODELING = Task(
-    name="language_modeling",
-    hub_name="text-generation",
-    model=ResidualForCausalLM,
-    prepare=prepare_text,
-    scores=(),
-    fixed=NO_SPEECH
-    | ONE_SIDE
-    | {"data.max_length": None, "training.label_smoothing": 0, "training.r_drop": 0, "evaluation.metrics": ()},
-    words={
-        **{**TRANSLATION.words, "does": "Continues text in", "purpose": "continuing text", "call": "generate"},
-        **{"examples": "lines", "caution": "be false"},
-    },
-    encoder=block_encoder,
-    config={"is_decoder_only": True},
-    reads_lines=True,
+    **vars(task_facts.LANGUAGE_MODELING), model=ResidualForCausalLM, prepare=prepare_text, encoder=block_encoder
 )
 SPEECH_RECOGNITION = Task(
-    name="speech_recognition",
-    hub_name="automatic-speech-recognition",
-    model=ResidualForSpeechSeq2Seq,
-    prepare=prepare_speech,
-    scores=("wer", "cer"),
-    fixed=NO_BLOCKS | ONE_SIDE | {"data.stream": False, "data.temperature": 1.0, "corpus.weight": None},
-    words={
-        **{"does": "Transcribes speech in", "purpose": "transcribing speech", "call": "transcribe"},
-        **{"examples": "recordings", "samples": "recordings", "output": "transcript"},
-        **{"inputs": "speech, speakers and recordings", "outputs": "transcripts", "best": "a WER of %.1f %%"},
-        **{"caution": f"{CAUTION} transcripts checked against the recording", "citation": "wang2020fairseq"},
-    },
-    config={"conv_channels": 1024},  # as in fairseq
-    columns={"source_column": "audio", "target_column": "text"},
-    tokenizers=tuple(kind for kind in TOKENIZER_KINDS if kind != "pretokenized"),
+    **vars(task_facts.SPEECH_RECOGNITION), model=ResidualForSpeechSeq2Seq, prepare=prepare_speech
 )
 TASKS = {task.name: task for task in (TRANSLATION, SUMMARIZATION, LANGUAGE_MODELING, SPEECH_RECOGNITION)}
 

@@ -15,10 +15,9 @@ from jinja2 import TemplateError
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import RECORD, read_json, undamaged_entries
 from residual_hf.base.yaml_files import read_yaml
-from residual_hf.data.task import TASKS, TRANSLATION, Task
+from residual_hf.data.task_facts import FACTS, TRANSLATION, TaskFacts
 from residual_hf.data.text_files import iter_lines
 from residual_hf.evaluation.metrics import detokenize
-from residual_hf.model.connections import STACKS
 
 from .run_record import RunRecord
 
@@ -79,12 +78,12 @@ class Run:
         return "test" if "test" in self.metrics else "valid"
 
     @property
-    def task(self) -> Task:
+    def task(self) -> TaskFacts:
         """The task of the model. Raises `InputError` if the recipe names none."""
         name = self.recipe.get("task") or TRANSLATION.name
-        if not isinstance(name, str) or name not in TASKS:
-            raise InputError(f"{self.folder / 'recipe.yaml'}: task: {name!r} given, must be one of {', '.join(TASKS)}")
-        return TASKS[name]
+        if not isinstance(name, str) or name not in FACTS:
+            raise InputError(f"{self.folder / 'recipe.yaml'}: task: {name!r} given, must be one of {', '.join(FACTS)}")
+        return FACTS[name]
 
     @property
     def starts_from(self) -> str | None:
@@ -95,7 +94,7 @@ class Run:
     def ln_modes(self) -> list[str]:
         """The modes of the stacks; one if they are equal. Without a config, those that the recipe names."""
         fields = self.config or self.recipe.get("model") or {}
-        stacks = ("decoder",) if (self.config or self.task.config).get("is_decoder_only") else STACKS
+        stacks = ("decoder",) if (self.config or self.task.config).get("is_decoder_only") else ("encoder", "decoder")
         names = (fields.get(f"{stack}_ln_mode") or fields.get("ln_mode") for stack in stacks)
         return list(dict.fromkeys(filter(None, names)))
 

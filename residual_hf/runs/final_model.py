@@ -30,7 +30,8 @@ from residual_hf.generation.scoring import translate_test_set
 from residual_hf.hub.card import write_card
 from residual_hf.model.checksums import file_hash
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.records.run_record import RunRecord, measured_emissions
+from residual_hf.records.recording import measured_emissions
+from residual_hf.records.run_record import RunRecord
 from residual_hf.training.checkpoints import choose_checkpoints, load_average
 from residual_hf.training.lora import merge
 from residual_hf.training.trainer import ResidualTrainer

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -16,27 +15,22 @@ import torch
 from jinja2 import Environment, StrictUndefined
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import atomic_folder, check_output_folder, write_atomically
+from residual_hf.base.files import atomic_folder, write_atomically
 from residual_hf.base.tables import duration
-from residual_hf.checkpoint import model_folder
-from residual_hf.checkpoint_checks import check_presence
 from residual_hf.data.cleaning import CleaningReport, pair_filter
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec, DataSettings, TokenizerSettings
-from residual_hf.data.language_names import code_given
-from residual_hf.data.pair_formats import LANGUAGE, languages_in, with_lower_language, without_regions
-from residual_hf.data.pair_reader import PairReader, check_files
-from residual_hf.data.pair_rows import same_language
+from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.data.pair_reader import PairReader
 from residual_hf.data.sample_checks import sample_faults, take_sample
 from residual_hf.data.scripts import WITHOUT_SPACES, share_of_script
 from residual_hf.data.splitting import SplitReport, all_pairs, split_corpus
-from residual_hf.data.text_files import uncompressed_name
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.native import multiplies_bf16
 
 from .building import build_model
 from .fine_tuning import FineTuning, propose
+from .first_corpora import check_trial, first_corpora
 from .recipe import load_recipe
 from .trial import Trial, measure
 
@@ -175,29 +169,22 @@ def write_first_recipe(
     Raises:
         InputError: files that cannot be used, an unknown language, or a folder that is not empty.
     """
-    given = [source, *filter(None, [target]), *more]
-    in_pairs = [uncompressed_name(path.name.lower()).endswith(PAIR_FILES) for path in given]
-    chosen: Any = {"source_column": source_column, "target_column": target_column, "skip_empty": True}
-    if len(given) == 1 or all(in_pairs):
-        specs = [CorpusSpec(file=path, **chosen) for path in given]
-    elif len(given) == 2 and not any(in_pairs):
-        specs = [CorpusSpec(source=source, target=target, **chosen)]
-    else:
-        other = given[in_pairs.index(False)]
-        raise InputError(f"source: {other} given among {len(given)} files, must be a file of {', '.join(PAIR_FILES)}")
-    check_files(specs)
-    if not 0 <= trial_seconds < math.inf:
-        raise InputError(f"--trial: {trial_seconds} given, must be a number >= 0")
-    languages = languages_of(specs[0], source_lang, target_lang)
-    if languages[0] == languages[1]:
-        raise InputError(f"--target-lang: {languages[1]!r} given, must differ from the source language")
-    folder = folder or Path("-".join(languages))
-    check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=[*given, start])
-    if start is not None:
-        check_presence(model_folder(start), f"--from: {start}")
+    check_trial(trial_seconds)
+    specs, folder = first_corpora(
+        source,
+        target,
+        folder,
+        more=more,
+        source_lang=source_lang,
+        target_lang=target_lang,
+        source_column=source_column,
+        target_column=target_column,
+        start=start,
+        overwrite=overwrite,
+    )
+    languages = str(specs[0].source_lang), str(specs[0].target_lang)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with atomic_folder(folder) as new:
-        specs = [replace(spec, source_lang=languages[0], target_lang=languages[1]) for spec in specs]
         split = split_corpus(specs[0], new, more=specs[1:])
         pairs = take_sample(all_pairs(map(PairReader, specs)), split.pairs)
         faults = sample_faults(ParallelCorpus.empty(specs[0]).with_pairs(pairs), split.pairs)
@@ -268,37 +255,6 @@ def write_first_recipe(
         faults=faults,
         start=tuning,
     )
-
-
-def languages_of(spec: CorpusSpec, source_lang: str | None, target_lang: str | None) -> tuple[str, str]:
-    """The languages that are given, or those that the files of a corpus name."""
-    named: Sequence[str | None] = (source_lang, target_lang)
-    if spec.file is not None and None in named:
-        found = languages_in(spec.files[0])
-        if not spec.is_jsonl and spec.file_format != ".parquet":  # whose keys are found only as they are
-            found = without_regions(found)
-        if len(found) > 2:
-            flag = "--source-lang" if source_lang is None else "--target-lang"
-            raise InputError(f"{flag}: missing, {spec.file} has {', '.join(found)}")
-        crossed = zip(found, named[::-1], strict=False)
-        is_back = any(given is not None and same_language(own, given) for own, given in crossed)
-        named = found[::-1] if is_back else found or named
-    return (
-        language_of(spec.files[0], "--source-lang", source_lang or named[0]),
-        language_of(spec.files[-1], "--target-lang", target_lang or named[1]),
-    )
-
-
-def language_of(path: Path, flag: str, given: str | None = None) -> str:
-    """The language that is given, or the one in the name of a file, as in `corpus.de` or `corpus.en-de.de.gz`."""
-    if given is not None:
-        if not LANGUAGE.fullmatch(code := code_given(given)):
-            raise InputError(f"{flag}: {given!r} given, must be a language code such as de or pt_BR")
-        return code
-    suffix = uncompressed_name(path.name).rpartition(".")[2]
-    if not LANGUAGE.fullmatch(suffix) or f".{suffix.lower()}" in (".txt", *PAIR_FILES):
-        raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")
-    return with_lower_language(suffix)
 
 
 def choose_size(pairs: int, device: str) -> Size:

@@ -18,8 +18,9 @@ from residual_hf.data.data_settings import MOVABLE, SPLITS
 from residual_hf.data.pipeline import Corpora
 from residual_hf.model.checksums import file_hash, find_damage
 from residual_hf.model.options import from_mapping
+from residual_hf.records.recording import describe_data, kernels
 from residual_hf.records.run_folder import read_recipe
-from residual_hf.records.run_record import THEN, DataRecord, RunRecord, describe_data, kernels
+from residual_hf.records.run_record import THEN, DataRecord, RunRecord
 from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.training.training_settings import LOSSES
 

@@ -17,7 +17,8 @@ from residual_hf.base.processes import this_process
 from residual_hf.base.yaml_files import dump_yaml
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import Corpora, read_corpora
-from residual_hf.records.run_record import RunRecord, describe_data
+from residual_hf.records.recording import begin_record, describe_data
+from residual_hf.records.run_record import RunRecord
 from residual_hf.training.checkpoints import STATE
 from residual_hf.training.launch import check_launch, keep_freed_memory
 
@@ -115,5 +116,5 @@ def train_on(
 
 def record_start(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     data = describe_data(recipe.data, texts)
-    RunRecord.begin(folder, recipe.training.seed, this_process().num_processes, data)
+    begin_record(folder, recipe.training.seed, this_process().num_processes, data)
     write_atomically(folder / "recipe.yaml", dump_yaml(recipe.as_dict()))

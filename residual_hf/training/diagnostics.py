@@ -46,11 +46,10 @@ from residual_hf.base.files import (
 from residual_hf.probes.representations import SiteStatistics, SiteSums
 from residual_hf.probes.sites import Place, sublayers, watch
 
-from .spikes import THRESHOLD, WINDOW, first_mover, spike_scores
+from .spikes import FILE, THRESHOLD, WINDOW, Alert, first_mover, spike_scores
 
 logger = logging.getLogger(__name__)
 
-FILE = "diagnostics.jsonl"
 SPIKES = "spikes"
 SAMPLE = 4096
 """Entries of a weight, evenly spaced, of which the update is measured."""
@@ -79,24 +78,6 @@ class SublayerFigures(Place):
     update_ratio: float
     branch_share: float | None
     bf16_bits: float | None
-
-
-@dataclass(frozen=True)
-class Alert:
-    """A spike at update `step`, with the scores of `spikes`. `first`: the sub-layer whose gradient moved first."""
-
-    step: int
-    loss_score: float
-    grad_norm_score: float
-    first: dict[str, Any] | None
-
-    def __str__(self) -> str:
-        found = f"spike at update {self.step:,}: score {self.loss_score:.1f} of the loss and "
-        found += f"{self.grad_norm_score:.1f} of the gradient norm"
-        if self.first is None:
-            return f"{found}; no sub-layer moved before the others"
-        where = "{stack} layer {layer} {sublayer} moved first, at update {step:,} (score {score:.1f})"
-        return f"{found}; {where.format_map(self.first)}"
 
 
 @dataclass

@@ -10,12 +10,35 @@ a spike. OLMo 2 (2025) counts spikes above seven standard deviations from a mean
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
+FILE = "diagnostics.jsonl"
+"""The file of a run with its diagnostics and alerts, see `DiagnosticsCallback`."""
 WINDOW = 128
 RECENT = 32
 SMALLEST_DEVIATION = 0.02
 THRESHOLD = 7.0
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A spike at update `step`, with its `spike_scores`. `first`: the sub-layer whose gradient moved first."""
+
+    step: int
+    loss_score: float
+    grad_norm_score: float
+    first: dict[str, Any] | None
+
+    def __str__(self) -> str:
+        found = f"spike at update {self.step:,}: score {self.loss_score:.1f} of the loss and "
+        found += f"{self.grad_norm_score:.1f} of the gradient norm"
+        if self.first is None:
+            return f"{found}; no sub-layer moved before the others"
+        where = "{stack} layer {layer} {sublayer} moved first, at update {step:,} (score {score:.1f})"
+        return f"{found}; {where.format_map(self.first)}"
 
 
 def spike_scores(values: np.ndarray, before: np.ndarray) -> np.ndarray:

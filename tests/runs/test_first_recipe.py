@@ -14,7 +14,8 @@ from residual_hf.cli import main
 from residual_hf.data.data_settings import SPLITS
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.runs import first_recipe
-from residual_hf.runs.first_recipe import choose_size, language_of, write_first_recipe
+from residual_hf.runs.first_corpora import language_of
+from residual_hf.runs.first_recipe import choose_size, write_first_recipe
 from residual_hf.runs.recipe import load_recipe
 from residual_hf.runs.run import train
 from residual_hf.runs.trial import Trial
@@ -99,6 +100,8 @@ def test_a_language_without_spaces_gets_a_unigram_vocabulary_for_its_alphabet(tm
     ],
 )
 def test_unusable_input_is_refused(corpus, arguments, message):
+    Path("memory.csv").touch()
+    Path("more.de").touch()
     with pytest.raises(InputError, match=message):
         write_first_recipe(**{"source": corpus[0], "target": corpus[1]} | arguments)
     assert not Path("en-de").exists()

@@ -245,11 +245,11 @@ def test_the_precisions_and_commits_of_all_starts_are_recorded(run, monkeypatch,
     recipe, folder = run
     first = RunRecord.read(folder)
     RunRecord.update(folder, seconds=6000.0)
-    monkeypatch.setattr("residual_hf.records.run_record.device_name", lambda: "a CPU, 9 threads")
+    monkeypatch.setattr("residual_hf.records.recording.device_name", lambda: "a CPU, 9 threads")
     monkeypatch.setattr("residual_hf.runs.resuming.device_name", lambda: "a CPU, 9 threads")
     assert RunRecord.read(folder).precision == "fp32"
     RunRecord.update(folder, commit="1234+")
-    monkeypatch.setattr("residual_hf.records.run_record.commit", lambda: "5678")
+    monkeypatch.setattr("residual_hf.records.recording.commit", lambda: "5678")
     monkeypatch.setattr("residual_hf.training.trainer.cpu_precision", lambda precision: "bf16")
     monkeypatch.setattr("residual_hf.training.acceleration.cpu_precision", lambda precision: "fp32")
     for updates in (6, 8):
@@ -267,7 +267,7 @@ def test_other_kernels_are_recorded_and_named(run, monkeypatch, caplog):
     recipe, folder = run
     first = RunRecord.read(folder).kernels
     assert first.split(",")[0] == instruction_set()
-    monkeypatch.setattr("residual_hf.records.run_record.instruction_set", lambda: "other")
+    monkeypatch.setattr("residual_hf.records.recording.instruction_set", lambda: "other")
     train(changed(recipe, "training", max_updates=6), resume=True)
     other = f"other,{first.partition(',')[2]}"
     assert RunRecord.read(folder).kernels == f"{first}, then {other}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.base.files import undamaged_entries
-from residual_hf.training.diagnostics import FILE, Alert
+from residual_hf.training.spikes import FILE, Alert
 
 from .charts import heat_map
 

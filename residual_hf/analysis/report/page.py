@@ -15,10 +15,10 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_file, leaves, write_atomically
 from residual_hf.base.tables import duration
 from residual_hf.evaluation.metrics import METRICS, Comparison
-from residual_hf.hub.card import LABELS, compare, score_tables
 from residual_hf.records.learning_curve import series
 from residual_hf.records.markdown import file_name, public
 from residual_hf.records.run_folder import Run, damage_named
+from residual_hf.records.run_scores import LABELS, compare, score_tables
 
 from .charts import line_chart
 from .layer_maps import layer_maps

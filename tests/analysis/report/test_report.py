@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 import yaml
+from support.processes import run_python
 
 from residual_hf.analysis.report.charts import Axis, heat_map, line_chart
 from residual_hf.analysis.report.layer_maps import QUANTITIES, read_grids
@@ -48,6 +49,23 @@ def make_run(tmp_path):
         return run
 
     return make
+
+
+NEEDS = """
+import sys
+from residual_hf_cli import main
+code = main(["report", *sys.argv[1:]])
+print(code, *({"torch", "transformers"} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def test_report_needs_neither_torch_nor_transformers(make_run, tmp_path):
+    runs = [make_run("one", GOOD), make_run("two", BAD)]
+    alert = {"step": 10, "loss_score": 8.0, "grad_norm_score": 9.0, "first": None}
+    (runs[0] / "diagnostics.jsonl").write_text(json.dumps({"step": 10, "alert": alert}) + "\n")
+    done = run_python("-c", NEEDS, *runs, "--output-file", tmp_path / "report.html")
+    assert done.stderr.split() == ["0"]
+    assert "Spike at update 10" in (tmp_path / "report.html").read_text()
 
 
 class Page(HTMLParser):

@@ -1,0 +1,39 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Names of models: folders of a model or of a run, or names on the Hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .errors import InputError
+from .files import RECORD, numbered_folders
+from .names import check_repository
+
+
+def model_folder(name: str | Path) -> str | Path:
+    """The model folder of a run folder; other names unchanged, with `~` expanded."""
+    name = type(name)(os.path.expanduser(name))
+    of_run = Path(name, "model")
+    holds_run = (of_run / "config.json").is_file() and not Path(name, "config.json").exists()
+    return of_run if holds_run and str(name) else name
+
+
+def check_model_files(name: str | Path, where: str) -> None:
+    """Raise `InputError` for a local folder without the files of a model, or a name that cannot be one on the Hub."""
+    if not str(name).strip():
+        raise InputError(f"model: {str(name)!r} given, must be a folder or a name on the Hub")
+    folder = Path(name)
+    if not folder.is_dir():
+        if folder.exists():
+            raise InputError(f"{where}: must be a folder, not a file")
+        check_repository(str(name), where)
+        return
+    if not (folder / "config.json").exists():
+        if (folder / RECORD).exists():
+            saved = [str(path) for path in numbered_folders(folder / "checkpoints", "checkpoint")]
+            use = f", or use a checkpoint: {', '.join(saved)}" if saved else ""
+            raise InputError(f"{where}: a run that has not finished: continue it with train --resume{use}")
+        raise InputError(f"{where}: not a saved model: no config.json in it")
+    if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
+        raise InputError(f"{where}: no tokenizer (tokenizer.json) in it; save one with tokenizer.save_pretrained")
