@@ -82,7 +82,6 @@ def add_translate(translate: argparse.ArgumentParser) -> None:
 
 
 def run_translate(options: argparse.Namespace) -> int:
-    from residual_hf.checkpoint import model_folder
     from residual_hf.generation.devices import in_group, is_first, run_on_devices
     from residual_hf.generation.stream import translate_file
 
