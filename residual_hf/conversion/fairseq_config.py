@@ -39,7 +39,6 @@ HARMLESS = {  # values of refused settings that have no effect
     "decoder_history_type": "learnable_dense",
 }
 DEFAULT_POSITIONS = 1024
-INVALID = (ValueError, TypeError, StrictDataclassError)
 SIDES = ("source", "target")
 
 
@@ -55,10 +54,14 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
     if not (is_language_model or ARCHITECTURES.fullmatch(architecture)):
         raise InputError(f"arch: {shortened(repr(architecture))} in the checkpoint; supported are {SUPPORTED}")
     _refuse(settings)
-    if is_language_model:
-        return _language_model(settings, weights)
+    fields = _language_model(settings, weights) if is_language_model else _translation_model(settings, weights)
+    with as_input_error("checkpoint", (ValueError, TypeError, StrictDataclassError)):
+        return ResidualConfig(**fields)
+
+
+def _translation_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
     tables = {stack: _table(weights, stack) for stack in ("encoder", "decoder")}
-    fields = {
+    return {
         "vocab_size": tables["encoder"].shape[0],
         "decoder_vocab_size": tables["decoder"].shape[0],
         "d_model": settings["encoder_embed_dim"],
@@ -68,18 +71,16 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
         **_common(settings),
         "source_lang": settings["source_lang"],
         "target_lang": settings["target_lang"],
-        **_modes(architecture, settings),
+        **_modes(settings),
     }
-    with as_input_error("checkpoint", INVALID):
-        return ResidualConfig(**fields)
 
 
-def _language_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ResidualConfig:
-    """The configuration of a `transformer_lm`, a decoder without cross-attention."""
-    mode, options = _mode("transformer_lm", "decoder", settings)
+def _language_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The fields of a `transformer_lm`, a decoder without cross-attention."""
+    mode, options = _mode("decoder", settings)
     without_norm = bool(settings["no_decoder_final_norm"]) and mode in ("pre_ln", "normformer")
     kind = "learned" if settings["decoder_learned_pos"] else "sinusoidal"
-    fields = {
+    return {
         "is_decoder_only": True,
         "d_model": settings["decoder_embed_dim"],
         **_size(settings, weights, "decoder"),
@@ -94,8 +95,6 @@ def _language_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) 
         "ln_mode_options": options or None,
         "final_norm": not without_norm,
     }
-    with as_input_error("checkpoint", INVALID):
-        return ResidualConfig(**fields)
 
 
 def _vocabulary(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -196,10 +195,10 @@ def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _modes(architecture: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _modes(settings: Mapping[str, Any]) -> dict[str, Any]:
     """`ln_mode` and its options: one mode for both stacks if they agree, else one for each."""
-    encoder, encoder_options = _mode(architecture, "encoder", settings)
-    decoder, decoder_options = _mode(architecture, "decoder", settings)
+    encoder, encoder_options = _mode("encoder", settings)
+    decoder, decoder_options = _mode("decoder", settings)
     fields: dict[str, Any] = {"ln_mode": encoder, "decoder_ln_mode": decoder if decoder != encoder else None}
     if encoder == decoder and encoder_options == decoder_options:
         return fields | {"ln_mode_options": encoder_options or None}
@@ -209,8 +208,9 @@ def _modes(architecture: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _mode(architecture: str, stack: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _mode(stack: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The mode of a stack and its options."""
+    architecture = settings["arch"]
     pre_norm = bool(settings[f"{stack}_normalize_before"])
     if architecture.startswith("resi_dual"):
         short = stack[:3]
