@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import InputError
+from .errors import InputError, as_input_error
 
 LARGEST_PARTS = 64 * 2**20
 """Bytes of all files of an archive that are read into memory."""
@@ -38,7 +38,7 @@ def open_archive(path: Path, largest: int = LARGEST_ARCHIVE) -> Iterator[Archive
     `largest` bytes.
     """
     try:
-        with Archive(path) as archive:
+        with as_input_error(f"{path}: cannot be read as a zip archive", DAMAGED), Archive(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
             if size > largest or len(archive.infolist()) > MOST_FILES:
                 raise InputError(
@@ -48,8 +48,6 @@ def open_archive(path: Path, largest: int = LARGEST_ARCHIVE) -> Iterator[Archive
             yield archive
     except FileNotFoundError:
         raise InputError(f"no such file: {path}") from None
-    except DAMAGED as error:
-        raise InputError(f"{path}: cannot be read as a zip archive: {error}") from error
 
 
 def read_part(archive: Archive, name: str, mark: int = 1) -> bytes:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
@@ -25,9 +25,8 @@ ARCHITECTURES = re.compile(
     r"transformer(_(iwslt|wmt\d*|vaswani|align|tiny|toy|prenorm|postnorm|t2t|base|big|deep)(_\w+)?)?"
     r"|resi_dual(_\w+)?|(simple_)?dlcl_transformer(_\w+)?"
 )
-REFUSED = re.compile(
-    r"adaptive_(softmax_cutoff|input)|char_inputs|cross_self_attention|no_cross_attention|layer_wise_attention"
-    r"|quant_noise_(pq|scalar)|base_layers|moe_freq|((en|de)coder_)?xformers_att_config|plot_stability"
+REFUSED = re.compile(  # what changes the function of a model, but not the names and shapes of its weights
+    r"layer_wise_attention|quant_noise_(pq|scalar)|((en|de)coder_)?xformers_att_config|plot_stability"
     r"|normalize_(embed|learned_weight)|history_window_size|weight_type|multihead_attention_dropout"
     r"|no_inner_layer_norm|decay_inner_residual|subln|deepnorm|add_bos_token"
     r"|represent_length_by_(lrpe|ldpe)|merge_src_tgt_embed"
@@ -40,7 +39,6 @@ HARMLESS = {  # values of refused settings that have no effect
     "decoder_history_type": "learnable_dense",
 }
 DEFAULT_POSITIONS = 1024
-INVALID = (ValueError, TypeError, StrictDataclassError)
 SIDES = ("source", "target")
 
 
@@ -52,13 +50,18 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
     Raises `InputError` for what is not supported, or contradicts the values of weights.
     """
     architecture = settings["arch"]
-    if LANGUAGE_MODEL.fullmatch(architecture):
-        return _language_model(settings, weights)
-    if not ARCHITECTURES.fullmatch(architecture):
+    is_language_model = LANGUAGE_MODEL.fullmatch(architecture)
+    if not (is_language_model or ARCHITECTURES.fullmatch(architecture)):
         raise InputError(f"arch: {shortened(repr(architecture))} in the checkpoint; supported are {SUPPORTED}")
     _refuse(settings)
+    fields = _language_model(settings, weights) if is_language_model else _translation_model(settings, weights)
+    with as_input_error("checkpoint", (ValueError, TypeError, StrictDataclassError)):
+        return ResidualConfig(**fields)
+
+
+def _translation_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
     tables = {stack: _table(weights, stack) for stack in ("encoder", "decoder")}
-    fields = {
+    return {
         "vocab_size": tables["encoder"].shape[0],
         "decoder_vocab_size": tables["decoder"].shape[0],
         "d_model": settings["encoder_embed_dim"],
@@ -68,24 +71,18 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
         **_common(settings),
         "source_lang": settings["source_lang"],
         "target_lang": settings["target_lang"],
-        **_modes(architecture, settings),
+        **_modes(settings),
     }
-    with as_input_error("checkpoint", INVALID):
-        return ResidualConfig(**fields)
 
 
-def _language_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ResidualConfig:
-    """The configuration of a `transformer_lm`, a decoder without cross-attention."""
-    width = settings["decoder_embed_dim"]
-    own = ("character_embeddings", "decoder_input_dim", "decoder_output_dim")
-    shared = {name: value for name, value in settings.items() if not str(name).startswith("adaptive_")}
-    _refuse(shared, own, {**HARMLESS, "decoder_input_dim": width, "decoder_output_dim": width})
-    mode, options = _mode("transformer_lm", "decoder", settings)
+def _language_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The fields of a `transformer_lm`, a decoder without cross-attention."""
+    mode, options = _mode("decoder", settings)
     without_norm = bool(settings["no_decoder_final_norm"]) and mode in ("pre_ln", "normformer")
     kind = "learned" if settings["decoder_learned_pos"] else "sinusoidal"
-    fields = {
+    return {
         "is_decoder_only": True,
-        "d_model": width,
+        "d_model": settings["decoder_embed_dim"],
         **_size(settings, weights, "decoder"),
         **_common(settings),
         **_vocabulary(settings, weights),
@@ -98,8 +95,6 @@ def _language_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) 
         "ln_mode_options": options or None,
         "final_norm": not without_norm,
     }
-    with as_input_error("checkpoint", INVALID):
-        return ResidualConfig(**fields)
 
 
 def _vocabulary(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -138,12 +133,11 @@ def _cutoffs(settings: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
         return tuple(map(int, given.strip("[]").split(",")))
 
 
-def _refuse(settings: Mapping[str, Any], names: Sequence[str] = (), harmless: Mapping[str, Any] = HARMLESS) -> None:
-    """Raise `InputError` for settings of `REFUSED` and of `names` that have an effect."""
+def _refuse(settings: Mapping[str, Any]) -> None:
+    """Raise `InputError` for settings of `REFUSED` that have an effect."""
     for name, value in settings.items():
-        refused = name in names or REFUSED.fullmatch(str(name))
-        if refused and value and value != "None" and value != harmless.get(name):
-            allowed = repr(harmless[name]) if name in harmless else "off"
+        if REFUSED.fullmatch(str(name)) and value and value != "None" and value != HARMLESS.get(name):
+            allowed = repr(HARMLESS[name]) if name in HARMLESS else "off"
             raise InputError(f"{name}: {shortened(repr(value))} in the checkpoint; supported is {allowed}")
 
 
@@ -201,10 +195,10 @@ def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _modes(architecture: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _modes(settings: Mapping[str, Any]) -> dict[str, Any]:
     """`ln_mode` and its options: one mode for both stacks if they agree, else one for each."""
-    encoder, encoder_options = _mode(architecture, "encoder", settings)
-    decoder, decoder_options = _mode(architecture, "decoder", settings)
+    encoder, encoder_options = _mode("encoder", settings)
+    decoder, decoder_options = _mode("decoder", settings)
     fields: dict[str, Any] = {"ln_mode": encoder, "decoder_ln_mode": decoder if decoder != encoder else None}
     if encoder == decoder and encoder_options == decoder_options:
         return fields | {"ln_mode_options": encoder_options or None}
@@ -214,8 +208,9 @@ def _modes(architecture: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _mode(architecture: str, stack: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _mode(stack: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The mode of a stack and its options."""
+    architecture = settings["arch"]
     pre_norm = bool(settings[f"{stack}_normalize_before"])
     if architecture.startswith("resi_dual"):
         short = stack[:3]

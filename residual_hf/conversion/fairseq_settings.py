@@ -48,8 +48,6 @@ class ModelSettings(InputSettings):
     target_lang: str | None = None
     encoder_embed_dim: int = option(512, minimum=1)
     decoder_embed_dim: int = option(512, minimum=1)
-    decoder_input_dim: int | None = None
-    decoder_output_dim: int | None = None
     encoder_layers: int = option(6, minimum=1)
     decoder_layers: int = option(6, minimum=1)
     encoder_ffn_embed_dim: int = option(2048, minimum=1)

@@ -116,10 +116,6 @@ def _reserved_entries(settings: TokenizerSettings, language_tags: Sequence[str])
             raise InputError(refusal("language_tags", tag, "such as <2de> and not a special token"))
         if language_tags.count(tag) > 1:
             raise InputError(refusal("language_tags", tag, "given once"))
-    smallest = len(SPECIAL_TOKENS) + len(language_tags) + len(_BYTES)
-    if settings.vocab_size <= smallest:
-        content = f"{len(SPECIAL_TOKENS)} special tokens, {len(language_tags)} language tags, {len(_BYTES)} bytes"
-        raise InputError(refusal("vocab_size", settings.vocab_size, f"> {smallest} ({content})"))
     return (*SPECIAL_TOKENS, *language_tags, *(() if settings.kind == "byte_bpe" else _BYTES))
 
 

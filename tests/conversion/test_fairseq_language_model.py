@@ -63,8 +63,6 @@ def test_a_checkpoint_becomes_a_folder_for_text_generation(tmp_path):
     ("changes", "message"),
     [
         ({"adaptive_softmax_cutoff": "20,70"}, "20,60 and 20,70 in the checkpoint"),
-        ({"character_embeddings": True}, "character_embeddings: True"),
-        ({"decoder_output_dim": 16}, "decoder_output_dim: 16 in the checkpoint; supported is 32"),
         ({"no_decoder_final_norm": False}, "missing: model.decoder.boundary.norm"),
         ({"decoder_layers": 2}, "decoder_layers: 2 in the checkpoint"),
     ],

@@ -1,7 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
-import gzip
 import random
 from collections import Counter
 from types import SimpleNamespace
@@ -9,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 import sentencepiece
 from support.fairseq_files import write_dictionary
-from support.reference import SHARED
 from transformers import AutoTokenizer
 
 from residual_hf.base.errors import InputError
@@ -122,19 +120,6 @@ def test_random_words_over_a_small_alphabet(trained, tmp_path):
     dictionary = write_dictionary(tmp_path / "dict.txt", [piece for piece, n in pieces.items() if n > 5])
     texts = ["".join(draw.choices("abcde", k=draw.randint(1, 30))) for _ in range(2000)]
     expected = [fairseq_ids(text, ranks, read_dictionary(dictionary)) for text in texts]
-    assert fairseq_tokenizer(dictionary, dictionary, bpe_codes=codes)(texts)["input_ids"] == expected
-
-
-@pytest.mark.parametrize("corpus", ["multi30k/test_2016_flickr.de", "wmt_news_de-en/valid_newstest2013.en"])
-def test_real_text_with_codes_of_a_real_model(corpus):
-    folder, text = SHARED / "reference" / "fairseq_checkpoints", SHARED / "data" / f"{corpus}.gz"
-    if not (folder.exists() and text.exists()):
-        pytest.skip("real text is not part of the repository")
-    codes, dictionary = folder / "bpe_codes", folder / "dict.en.txt"
-    with gzip.open(text, "rt", encoding="utf-8") as file:
-        texts = [line.rstrip("\n") for line in file][:1000]
-    ranks = {pair: rank for rank, pair in reversed(list(enumerate(read_codes(codes))))}
-    expected = [fairseq_ids(line, ranks, read_dictionary(dictionary)) for line in texts]
     assert fairseq_tokenizer(dictionary, dictionary, bpe_codes=codes)(texts)["input_ids"] == expected
 
 

@@ -38,46 +38,36 @@ SIZES |= {"encoder_attention_heads": 4, "decoder_attention_heads": 2, "max_posit
 MARIAN = {"pad_token_id": V - 1, "decoder_start_token_id": V - 1, "eos_token_id": 0, "forced_eos_token_id": 0}
 SEPARATE = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50}
 FAIRSEQ = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
-CASES = {
-    "marian": (MarianMTModel, MarianConfig, {"vocab_size": V, "scale_embedding": True, **MARIAN}),
-    "marian_swish_unscaled": (
-        MarianMTModel,
-        MarianConfig,
-        {"vocab_size": V, "activation_function": "swish", **MARIAN},
-    ),
-    "marian_separate": (MarianMTModel, MarianConfig, {"vocab_size": V, **SEPARATE, **MARIAN}),
-    "marian_separate_untied": (
-        MarianMTModel,
-        MarianConfig,
-        {"vocab_size": V, "tie_word_embeddings": False, **SEPARATE, **MARIAN},
-    ),
-    "bart": (BartForConditionalGeneration, BartConfig, {"vocab_size": V, **FAIRSEQ}),
-    "bart_pad_3": (BartForConditionalGeneration, BartConfig, {"vocab_size": V, **FAIRSEQ, "pad_token_id": 3}),
-    "mbart": (
-        MBartForConditionalGeneration,
-        MBartConfig,
-        {"vocab_size": V, "scale_embedding": True, **FAIRSEQ, "decoder_start_token_id": 30},
-    ),
-    "m2m100": (M2M100ForConditionalGeneration, M2M100Config, {"vocab_size": V, **FAIRSEQ}),
-    "m2m100_gelu_unscaled": (
-        M2M100ForConditionalGeneration,
-        M2M100Config,
-        {"vocab_size": V, "activation_function": "gelu", "scale_embedding": False, **FAIRSEQ},
-    ),
-    "fsmt": (FSMTForConditionalGeneration, FSMTConfig, {"src_vocab_size": V, "tgt_vocab_size": 50, **FAIRSEQ}),
-    "fsmt_tied": (
-        FSMTForConditionalGeneration,
-        FSMTConfig,
-        {"src_vocab_size": V, "tgt_vocab_size": V, "tie_word_embeddings": True, **FAIRSEQ},
-    ),
+KINDS = {  # class of the model, of its config, mode
+    "marian": (MarianMTModel, MarianConfig, "post_ln"),
+    "bart": (BartForConditionalGeneration, BartConfig, "post_ln"),
+    "fsmt": (FSMTForConditionalGeneration, FSMTConfig, "post_ln"),
+    "mbart": (MBartForConditionalGeneration, MBartConfig, "pre_ln"),
+    "m2m100": (M2M100ForConditionalGeneration, M2M100Config, "pre_ln"),
 }
-MODES = {"marian": "post_ln", "bart": "post_ln", "fsmt": "post_ln", "mbart": "pre_ln", "m2m100": "pre_ln"}
+CASES = {  # begin with a kind
+    "marian": {"vocab_size": V, "scale_embedding": True, **MARIAN},
+    "marian_swish_unscaled": {"vocab_size": V, "activation_function": "swish", **MARIAN},
+    "marian_separate": {"vocab_size": V, **SEPARATE, **MARIAN},
+    "marian_separate_untied": {"vocab_size": V, "tie_word_embeddings": False, **SEPARATE, **MARIAN},
+    "bart": {"vocab_size": V, **FAIRSEQ},
+    "bart_pad_3": {"vocab_size": V, **FAIRSEQ, "pad_token_id": 3},
+    "mbart": {"vocab_size": V, "scale_embedding": True, **FAIRSEQ, "decoder_start_token_id": 30},
+    "m2m100": {"vocab_size": V, **FAIRSEQ},
+    "m2m100_gelu_unscaled": {"vocab_size": V, "activation_function": "gelu", "scale_embedding": False, **FAIRSEQ},
+    "fsmt": {"src_vocab_size": V, "tgt_vocab_size": 50, **FAIRSEQ},
+    "fsmt_tied": {"src_vocab_size": V, "tgt_vocab_size": V, "tie_word_embeddings": True, **FAIRSEQ},
+}
+
+
+def kind_of(case):
+    return KINDS[case.split("_")[0]]
 
 
 def build(case):
     """A model with random values everywhere: biases, gains, the row of the padding, the bias on the logits."""
     torch.manual_seed(0)
-    model_class, config_class, fields = CASES[case]
+    (model_class, config_class, _), fields = kind_of(case), CASES[case]
     declared = config_class.__dataclass_fields__["scale_embedding"]
     if declared.type is int:  # in 5.4, where even the default is refused
         fields = {**fields, "scale_embedding": int(fields.get("scale_embedding", declared.default))}
@@ -123,12 +113,12 @@ def test_logits_are_equal(case, side):
     expected = logits(original, side)
     assert expected.std() > 0.5
     torch.testing.assert_close(logits(model, side), expected, rtol=0, atol=1e-5)
-    assert model.config.of("encoder").ln_mode == MODES[case.split("_")[0]]
+    assert model.config.of("encoder").ln_mode == kind_of(case)[2]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_generation_is_equal_also_after_saving(case, tmp_path):
-    if CASES[case][1].__dataclass_fields__["scale_embedding"].type is int:
+    if kind_of(case)[1].__dataclass_fields__["scale_embedding"].type is int:
         pytest.skip("generate of Transformers 5.4 refuses the default config of this class")
     original = build(case)
     original.generation_config.num_beams = 1 if "separate" in case else 3  # Marian of 5.4: one vocabulary size

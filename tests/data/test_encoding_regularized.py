@@ -72,15 +72,8 @@ def test_the_ids_of_every_epoch_decode_to_the_text(kind, corpus, tokenizers):
                 assert row[-1] == 2 and not {0, 1, 2, 3} & set(row[:-1])
                 assert row[0] == plain[index][side][0] or side == "labels"  # the language tag
     assert rows(data, "input_ids") != rows(plain, "input_ids")
-
-
-@kinds
-def test_lengths_for_batches_are_those_of_the_plain_segmentation(kind, corpus, tokenizers):
-    data = sample(corpus, tokenizers[kind], KINDS[kind])
-    plain = encode_corpus(corpus, tokenizers[kind])
-    assert np.array_equal(data.source_lengths, plain.source_lengths)
+    assert np.array_equal(data.source_lengths, plain.source_lengths)  # which batches are made of
     assert np.array_equal(data.target_lengths, plain.target_lengths)
-    assert data[0]["input_ids"].dtype == plain[0]["input_ids"].dtype
 
 
 @kinds

@@ -260,21 +260,6 @@ def test_limit_skip_empty_cleaning_and_long_pairs(tmp_path):
     assert "7 8" not in str(first(stream, 5))
 
 
-def test_other_forms_of_corpora(tmp_path):
-    pairs = numbered(10, 9)
-    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress("".join(f"{a}\t{b}\n" for a, b in pairs).encode()))
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"src": a, "tgt": b}) + "\n" for a, b in pairs))
-    columns = {"source_column": "src", "target_column": "tgt"}
-    specs = [CorpusSpec(tsv=tmp_path / "a.tsv.gz"), CorpusSpec(jsonl=tmp_path / "a.jsonl", **columns)]
-    expected = first(stream_of([write(tmp_path, "a", pairs)], shuffle_buffer=4), 20)
-    for spec in specs:
-        stream = stream_of([spec], shuffle_buffer=4)
-        assert first(stream, 20) == expected
-        next(iter(stream))
-        stream.start_from(stream.state(1))
-        assert first(stream, 10) == expected[1:11]
-
-
 @pytest.mark.parametrize("saved", [True, False], ids=["arrow", "folder"])
 def test_data_sets(tmp_path, monkeypatch, saved):
     import datasets

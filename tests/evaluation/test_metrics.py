@@ -17,7 +17,6 @@ from residual_hf.evaluation.metrics import (
     tokenized_bleu,
     tokenizer_of,
 )
-from residual_hf.evaluation.translation_metric import TranslationMetric
 
 REFERENCES = ["the dog runs on wet grass", "two men talk in a small shop", "a girl reads the old red book"] * 20
 GOOD = ["the dog runs on wet grass", "two men talk in a small store", "a girl reads the old red book"] * 20
@@ -41,21 +40,6 @@ def test_tokenized_bleu_keeps_tokens_and_is_not_smoothed():
     assert tokenized_bleu(["one two three four, five"], ["one two three four , five"]).precisions[0] < 100
     assert tokenized_bleu(["a b c x d"], ["a b c d e"]).value == 0.0
     assert str(tokenized_bleu(["a b"], [""])).startswith("BLEU4 = 0.00")
-
-
-def test_paired_bootstrap_tells_a_better_system_from_luck():
-    comparison = paired_bootstrap(BAD, GOOD, REFERENCES, samples=200)
-    assert set(comparison) == {"bleu", "chrf"}
-    for name, result in comparison.items():
-        assert (result.a, result.b) == pytest.approx(
-            tuple(
-                TranslationMetric().compute(predictions=system, references=REFERENCES)[name]["value"]
-                for system in (BAD, GOOD)
-            )
-        )
-        assert result.p_value < 0.05
-        assert result.b_interval[0] > result.a_interval[1]
-        assert "bs:200|seed:12345" in result.signature
 
 
 def test_paired_bootstrap_does_not_tell_equals_apart():

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import evaluate
 import numpy as np
 import pytest
+from evaluation.test_metrics import BAD, GOOD, REFERENCES
 from support.tiny_translator import tiny_tokenizer
 from transformers import EvalPrediction
 
@@ -20,10 +21,6 @@ from residual_hf.evaluation import translation_metric
 from residual_hf.evaluation.metrics import sacrebleu_metrics
 from residual_hf.evaluation.translation_metric import TranslationMetric, compute_metrics_for, load_metric
 from residual_hf.model.tokenization_residual import ResidualTokenizer
-
-REFERENCES = ["the dog runs on wet grass", "two men talk in a small shop", "a girl reads the old red book"] * 20
-GOOD = ["the dog runs on wet grass", "two men talk in a small store", "a girl reads the old red book"] * 20
-BAD = ["dog runs on the grass quickly", "some men stand in a store", "the girl has an old red book"] * 20
 
 
 def score(predictions, references, **options):
