@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import paper_probes
 import pytest
 import torch
 from residual_stream import position_recall, rotation_change
@@ -66,7 +67,7 @@ def test_only_a_shortcut_carries_positions_through_a_deep_stack(shortcut, monkey
 def test_dependency_is_the_variance_of_the_branch_in_that_of_the_sum():
     model = randomise(make("admin"))
     states = representations.record(model, BATCH, "input", "branch.output", "norm.input")
-    rows = representations.branch_dependency(model, BATCH)
+    rows = paper_probes.branch_dependency(model, BATCH)
     assert len(rows) == 2 * 2 + 3 * 3
     for row in rows:
         x, f, total = (
@@ -74,5 +75,5 @@ def test_dependency_is_the_variance_of_the_branch_in_that_of_the_sum():
             for location in ("input", "branch.output", "norm.input")
         )
         assert row.dependency == pytest.approx(float(f.var(-1).mean() / total.var(-1).mean()), rel=1e-5)
-    mine = representations.branch_dependency(make("pre_ln"), BATCH)
+    mine = paper_probes.branch_dependency(make("pre_ln"), BATCH)
     assert all(0 < row.dependency < 1.5 for row in mine)
