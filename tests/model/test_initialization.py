@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Laws of the initial weights against their closed forms; the official figures are in test_official_outputs.py."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -2,8 +2,6 @@
 """What must hold of the modes beside their equations (`test_equations.py`): the bits and the start of simpler modes,
 precision, and for variants with options what other files test for every mode without."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

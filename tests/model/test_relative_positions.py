@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Relative position biases against those of T5 in Transformers, and in everything that attention is part of."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.models import LABELS, SOURCE, TARGET, logits_in_pieces, logits_of, make, randomise
