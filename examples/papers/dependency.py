@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from paper_probes import record
 from torch import Tensor, nn
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import ResidualConnection
 from residual_hf.model.norms import AdaNorm, BatchNorm, DynamicTanh, RMSNorm
-from residual_hf.probes.representations import record
 from residual_hf.probes.sites import SublayerModules, stacks, sublayers
 from residual_hf.probes.undisturbed import Batch
 

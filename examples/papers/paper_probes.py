@@ -5,6 +5,7 @@ similarity of layers (B2T), dependency on a branch (Admin), rank."""
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,29 @@ from residual_hf.base.errors import InputError
 from residual_hf.model.connections import STACKS, Stream
 from residual_hf.model.stacks import ResidualStack
 from residual_hf.probes.gradients import weight_norm
-from residual_hf.probes.representations import record
-from residual_hf.probes.sites import Place, SublayerModules, stacks, sublayers
+from residual_hf.probes.representations import real_tokens
+from residual_hf.probes.sites import Place, Site, SublayerModules, stacks, sublayers, watch
 from residual_hf.probes.undisturbed import Batches, as_list, backward, undisturbed
+
+
+@torch.no_grad()
+def record(model: nn.Module, batches: Batches, *locations: str) -> dict[Site, Tensor]:
+    """The tensors at these locations in eval mode, as (tokens, d_model) in fp32 without padding.
+
+    Padding is left out by `attention_mask` in the encoder and by `labels` in the decoder.
+    """
+    found: dict[Site, list[Tensor]] = defaultdict(list)
+    masks: dict[str, Tensor] = {}
+
+    def keep(site: Site, tensor: Tensor) -> None:
+        mask = masks.get(site.stack)
+        found[site].append((tensor.flatten(0, 1) if mask is None else tensor[mask]).float())
+
+    with undisturbed(model, training=False), watch(model, forward=keep, locations=locations.__contains__):
+        for batch in as_list(batches):
+            masks = real_tokens(model, batch)
+            model(**batch)
+    return {site: torch.cat(tensors) for site, tensors in found.items()}
 
 
 @dataclass(frozen=True)

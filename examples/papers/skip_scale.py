@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from paper_probes import record
 from torch import Tensor, nn
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.modes_skip_scaling import RSkipLN
 from residual_hf.model.norms import BatchNorm
-from residual_hf.probes.representations import record
 from residual_hf.probes.sites import Place, SublayerModules, sublayers
 from residual_hf.probes.undisturbed import Batches
 

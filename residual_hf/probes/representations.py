@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,26 +17,6 @@ from .sites import Place, Site, stacks, sublayers, watch
 from .undisturbed import Batch, Batches, as_list, undisturbed
 
 FP16_LARGEST = torch.finfo(torch.float16).max
-
-
-@torch.no_grad()
-def record(model: nn.Module, batches: Batches, *locations: str) -> dict[Site, Tensor]:
-    """The tensors at these locations in eval mode, as (tokens, d_model) in fp32 without padding.
-
-    Padding is left out by `attention_mask` in the encoder and by `labels` in the decoder.
-    """
-    found: dict[Site, list[Tensor]] = defaultdict(list)
-    masks: dict[str, Tensor] = {}
-
-    def keep(site: Site, tensor: Tensor) -> None:
-        mask = masks.get(site.stack)
-        found[site].append((tensor.flatten(0, 1) if mask is None else tensor[mask]).float())
-
-    with undisturbed(model, training=False), watch(model, forward=keep, locations=locations.__contains__):
-        for batch in as_list(batches):
-            masks = real_tokens(model, batch)
-            model(**batch)
-    return {site: torch.cat(tensors) for site, tensors in found.items()}
 
 
 def real_tokens(model: nn.Module, batch: Batch) -> dict[str, Tensor]:

@@ -8,14 +8,8 @@ from transformers import EncoderDecoderCache, StaticCache
 
 
 def generate(model, source=SOURCE, **settings):
-    settings = {
-        "max_new_tokens": 8,
-        "min_new_tokens": 4,
-        "do_sample": False,
-        "attention_mask": source.ne(1),
-        **settings,
-    }
-    return model.generate(source, **settings)
+    fixed = {"max_new_tokens": 8, "min_new_tokens": 4, "do_sample": False, "attention_mask": source.ne(1)}
+    return model.generate(source, **fixed | settings)
 
 
 @every_mode

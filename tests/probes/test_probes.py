@@ -192,7 +192,7 @@ def test_shares_are_those_of_the_sum(mode, options, kind, total):
     for _ in range(1000):
         advance_branch_warmup(model)
     part = next(p for p in sublayers(model) if p.place == ("encoder", 2, kind))
-    states = representations.record(model, batch, part.joins, total)
+    states = paper_probes.record(model, batch, part.joins, total)
     branch = states[part.site(part.joins)] * part.factor("branch")
     shortcut = states[part.site(total)] - branch
     b, r = (float(x.std(-1, correction=0).mean()) for x in (branch, shortcut))
@@ -223,7 +223,7 @@ def test_padding_is_not_measured():
     batch["input_ids"][1, 3:] = 7
     batch["labels"] = torch.cat([batch["labels"], torch.full((2, 3), -100)], dim=1)
     assert [row.share for row in representations.branch_share(model, batch)] == pytest.approx(shares, rel=1e-5)
-    states = representations.record(model, batch, "output")
+    states = paper_probes.record(model, batch, "output")
     assert {len(tensor) for site, tensor in states.items() if site.stack == "encoder"} == {9}
     assert {len(tensor) for site, tensor in states.items() if site.stack == "decoder"} == {8}
 

@@ -29,7 +29,7 @@ def speech(mode, **fields):
 
 def test_states_of_padding_are_left_out():
     model = speech("rskip_ln")
-    states = representations.record(model, BATCH, "output")
+    states = paper_probes.record(model, BATCH, "output")
     assert {(site.stack, len(x)) for site, x in states.items()} == {("encoder", 4 + 2), ("decoder", 4 + 2)}
     with torch.no_grad():
         encoded = model.get_encoder()(BATCH["input_features"], BATCH["attention_mask"]).last_hidden_state

@@ -11,7 +11,6 @@ from support.models import LABELS, SOURCE, make, randomise
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.ln_modes import PreLN
-from residual_hf.probes import representations
 
 BATCH = {"input_ids": SOURCE, "attention_mask": SOURCE.ne(1), "labels": LABELS}
 
@@ -66,7 +65,7 @@ def test_only_a_shortcut_carries_positions_through_a_deep_stack(shortcut, monkey
 
 def test_dependency_is_the_variance_of_the_branch_in_that_of_the_sum():
     model = randomise(make("admin"))
-    states = representations.record(model, BATCH, "input", "branch.output", "norm.input")
+    states = paper_probes.record(model, BATCH, "input", "branch.output", "norm.input")
     rows = paper_probes.branch_dependency(model, BATCH)
     assert len(rows) == 2 * 2 + 3 * 3
     for row in rows:
