@@ -29,7 +29,7 @@ from residual_hf.base.files import append_json_lines, read_json_lines
 from residual_hf.base.modes import check_modes, import_modes
 from residual_hf.base.tables import as_markdown
 from residual_hf.model.connections import LN_MODES
-from residual_hf.probes.ablation import mean_loss
+from residual_hf.probes.undisturbed import mean_loss
 from residual_hf.training.launch import keep_freed_memory
 
 sys.path.append(str(Path(__file__).parents[1] / "papers"))

@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from paper_probes import record
 from torch import Tensor, nn
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import ResidualConnection
 from residual_hf.model.norms import AdaNorm, BatchNorm, DynamicTanh, RMSNorm
-from residual_hf.probes.representations import record
-from residual_hf.probes.sites import Sublayer, stacks, sublayers
+from residual_hf.probes.sites import SublayerModules, stacks, sublayers
 from residual_hf.probes.undisturbed import Batch
 
 
@@ -64,7 +64,7 @@ def dependency_matrix(model: nn.Module, batch: Batch, stack: str = "encoder") ->
     return rows
 
 
-def normalizes_sum(part: Sublayer) -> bool:
+def normalizes_sum(part: SublayerModules) -> bool:
     """Is there a norm after the addition (Post-LN), or before the branch (Pre-LN)?"""
     connection = part.before
     if not isinstance(connection, ResidualConnection):

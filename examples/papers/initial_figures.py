@@ -9,6 +9,7 @@ from typing import Any
 
 import adam
 import dependency
+import paper_probes
 import stability
 import theory
 from figure import BASELINES, LEGACY, Figure, fresh_model, panels_of
@@ -16,7 +17,7 @@ from points import Panel, Point
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import STACKS, SUBLAYERS
-from residual_hf.probes import gradients, representations
+from residual_hf.probes import gradients
 from residual_hf.probes.undisturbed import Batch
 
 STEPS = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 35, 40)
@@ -29,12 +30,12 @@ def gradients_and_changes(model: Any, batch: Batch, series: str, seed: int) -> I
     for row in gradients.gradient_norms(model, batch):
         if row.location == "weights":
             yield Point(f"{PLACES[row.stack, row.sublayer]}: |dL/dw|", series, seed, row.layer, row.norm)
-    for change in representations.representation_change(model, batch):
+    for change in paper_probes.representation_change(model, batch):
         yield Point(f"{PLACES[change.stack, change.sublayer]}: change", series, seed, change.layer, change.change)
 
 
 def split_gradients(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
-    rows = gradients.gradient_split(model, batch)
+    rows = paper_probes.gradient_split(model, batch)
     if found := {model.config.of(row.stack).ln_mode for row in rows} - {"resi_dual"}:
         raise InputError(f"resi_dual-eq5: the ln_mode of {series} is {found.pop()}, must be resi_dual")
     for row in rows:
@@ -115,7 +116,7 @@ def theorems(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     post, depth = mode == "post_ln", 2 * sizes["layers"]
     theorem = "3.6" if post else "3.3"
     model, batch = fresh_model(mode, seed, sizes)
-    changes = [r.change for r in representations.representation_change(model, batch) if r.stack == "encoder"]
+    changes = [r.change for r in paper_probes.representation_change(model, batch) if r.stack == "encoder"]
     simulated = theory.simulated_changes(post, depth, sigma_squared=1.0, size=20_000, seed=seed)
     for k in range(2, depth):
         closed = theory.post_ln_change(1.0) if post else theory.pre_ln_change(k)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from paper_probes import layer_outputs, record
 from torch import Tensor, nn
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import STACKS
-from residual_hf.probes.representations import layer_outputs, real_tokens, record
+from residual_hf.probes.representations import real_tokens
 from residual_hf.probes.sites import sublayers
 from residual_hf.probes.undisturbed import Batch, Batches, as_list, undisturbed
 

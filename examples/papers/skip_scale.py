@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from paper_probes import record
 from torch import Tensor, nn
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.modes_skip_scaling import RSkipLN
 from residual_hf.model.norms import BatchNorm
-from residual_hf.probes.representations import record
-from residual_hf.probes.sites import Place, Sublayer, sublayers
+from residual_hf.probes.sites import Place, SublayerModules, sublayers
 from residual_hf.probes.undisturbed import Batches
 
 
@@ -50,7 +50,7 @@ def effective_scale(model: nn.Module, batches: Batches) -> list[EffectiveScale]:
     return rows
 
 
-def inner_norms(part: Sublayer) -> list[Any]:
+def inner_norms(part: SublayerModules) -> list[Any]:
     """The norms of rSkip after which the shortcut is added again."""
     return list(part.before.norms)[:-1] if isinstance(part.before, RSkipLN) else []
 

@@ -10,11 +10,11 @@ from typing import Literal
 
 import numpy as np
 import torch
+from paper_probes import record
 from torch import nn
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import STACKS
-from residual_hf.probes.representations import record
 from residual_hf.probes.undisturbed import Batch, backward, undisturbed
 
 EXEMPT = ("bias", "norm", "omega")

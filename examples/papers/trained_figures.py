@@ -10,15 +10,15 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import paper_probes
 from figure import LEGACY, Figure, model_of_sizes, panels_of
 from generated import generated_corpus
 from initial_figures import dependencies
 from points import Panel, Point
 
 from residual_hf.analysis.short_training import ShortCorpus, train
-from residual_hf.probes import gradients, representations
-from residual_hf.probes.ablation import mean_loss
-from residual_hf.probes.undisturbed import Batch
+from residual_hf.probes import gradients
+from residual_hf.probes.undisturbed import Batch, mean_loss
 
 PROJECTIONS = {"q_proj": "W^Q", "k_proj": "W^K", "v_proj": "W^V", "out_proj": "W^O"}
 LRS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
@@ -46,7 +46,7 @@ def warmed_up(sizes: dict[str, Any], lr: float = 1e-3, share: float = 0.2) -> Ca
 
 
 def similarity(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
-    for row in representations.layer_cosines(model, batch):
+    for row in paper_probes.layer_cosines(model, batch):
         yield Point(row.stack, series, seed, row.layer, row.other, row.cosine)
 
 

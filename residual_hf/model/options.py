@@ -152,7 +152,7 @@ def describe_option(f: Field) -> str:
     declared = f.metadata
     limits = ["one of " + ", ".join(map(repr, declared["choices"]))] if declared.get("choices") else []
     limits += _bounds(declared)
-    kind = f.type if isinstance(f.type, str) else f.type.__name__
+    kind = f.type if isinstance(f.type, str) else getattr(f.type, "__name__", str(f.type))  # a union has no name
     return f"{f.name}: {kind} = {f.default!r}" + (f" ({', '.join(limits)})" if limits else "")
 
 

@@ -165,7 +165,9 @@ class TranslationPipeline(Pipeline):
         if not return_text and not return_tensors:
             raise ValueError("return_text=False without return_tensors=True returns nothing")
         results = []
-        kept = self.texts.kept(source := _only(model_outputs["text"]))
+        source = model_outputs["text"]
+        source = source[0] if isinstance(source, list) else source  # of a batch of one
+        kept = self.texts.kept(source)
         for token_ids in model_outputs["output_ids"][0]:
             result: dict[str, Any] = {}
             if kept is not None and return_tensors:
@@ -265,11 +267,6 @@ class _Stream(IterableDataset):
     def __iter__(self) -> Iterator[str]:
         of_file = isinstance(self.texts, io.TextIOBase)
         return (text.removesuffix("\n") if of_file else text for text in self.texts)
-
-
-def _only(text: str | list[str]) -> str:
-    """A text, which in a batch of one is a list."""
-    return text[0] if isinstance(text, list) else text
 
 
 def _check_text(text: Any, what: str) -> None:

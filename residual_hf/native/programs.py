@@ -40,7 +40,9 @@ class StackPrograms:
         recorder = Recorder(stack.config.d_model)
         self.inner: list[dict[str, InnerProgram]] = []
         self.score_factors: list[float] = []
-        embeddings = run_module(stack.embed_norm, [Symbol(recorder.embeddings(), is_vector=True)], call_on_stream)
+        embeddings = run_module(
+            stack.embed_norm, [Symbol(Cell(recorder, {(0, NOWHERE): ONE}), is_vector=True)], call_on_stream
+        )
         stream = run_module(stack.boundary, [embeddings], lambda boundary, stream, _: boundary.begin(*stream))
         layers: Any = stack.layers
         for index, layer in enumerate(layers):
@@ -54,7 +56,7 @@ class StackPrograms:
         output = run_module(stack.boundary, stream, lambda boundary, stream, _: boundary.end(stream))
         recorder.read(output.cell)
         self.programs = recorder.programs
-        self.vectors, self.numbers = finish(self.programs)
+        self.vectors, self.numbers = assign_registers(self.programs)
 
     def branch(
         self,
@@ -97,7 +99,7 @@ class InnerProgram:
             self.factor, self.shift = (cell.terms.get(key, 0 * ONE) for key in ((BRANCH, NOWHERE), CONSTANT))
         recorder.read(cell)
         (self.operations,), self.width = recorder.programs, width
-        self.vectors, self.numbers = finish([self.operations])
+        self.vectors, self.numbers = assign_registers([self.operations])
 
 
 def inner_programs(sublayer: Any) -> dict[str, InnerProgram]:
@@ -132,12 +134,6 @@ def run_module(
 
 def call_on_stream(module: nn.Module, stream: Sequence[Any], _: Any) -> Any:
     return module.forward(*stream)
-
-
-def finish(programs: list[list[Operation]]) -> tuple[int, int]:
-    """Leave out what has no use and assign registers; returns how many of vectors and of numbers there are."""
-    remove_unused(programs)
-    return assign_registers(programs)
 
 
 def remove_unused(programs: list[list[Operation]]) -> None:
@@ -187,7 +183,11 @@ class Registers:
 
 
 def assign_registers(programs: list[list[Operation]]) -> tuple[int, int]:
-    """Replace the numbers of values by those of registers; returns how many of vectors and of numbers there are."""
+    """Leave out what has no use, and replace the numbers of values by those of registers.
+
+    Returns how many registers of vectors and of numbers there are.
+    """
+    remove_unused(programs)
     operations = [operation for program in programs for operation in program]
     last_reads: tuple[dict[int, Operation], dict[int, Operation]] = ({}, {})
     for operation in operations:

@@ -128,9 +128,6 @@ class Recorder:
         self.pending: WeakSet[Cell] = WeakSet()  # what still needs the output of the last sub-layer
         self.outputs: dict[int, Operation] = {}  # of the newest list, by value
 
-    def embeddings(self) -> Cell:
-        return Cell(self, {(0, NOWHERE): ONE})
-
     def constant(self, values: Array, is_number: bool) -> Cell:
         return Cell(self, {CONSTANT: values}, is_number)
 

@@ -143,26 +143,16 @@ def operand(value: Any, is_vector: bool, recorder: Recorder) -> Array:
     return cells
 
 
-def elementwise(operation: Callable[[Array, Array], Any], a: Any, b: Any) -> Symbol:
+def elementwise(operation: Callable[[Array, Array], Any], a: Any, b: Any, alpha: Any = 1.0) -> Symbol:
+    """An operation on two operands, of which one is a symbol, and the second is multiplied by `alpha`."""
+    b = b if alpha == 1.0 else multiply(b, alpha)
     symbols = [value for value in (a, b) if isinstance(value, Symbol)]
     is_vector, recorder = any(s.is_vector for s in symbols), symbols[0].cells.flat[0].recorder
     return Symbol(operation(operand(a, is_vector, recorder), operand(b, is_vector, recorder)), is_vector)
 
 
-def add(a: Any, b: Any, alpha: Any = 1.0) -> Symbol:
-    return elementwise(np.add, a, b if alpha == 1.0 else multiply(b, alpha))
-
-
-def subtract(a: Any, b: Any, alpha: Any = 1.0) -> Symbol:
-    return elementwise(np.subtract, a, b if alpha == 1.0 else multiply(b, alpha))
-
-
-def multiply(a: Any, b: Any) -> Symbol:
-    return elementwise(np.multiply, a, b)
-
-
-def divide(a: Any, b: Any) -> Symbol:
-    return elementwise(np.true_divide, a, b)
+add, subtract = partial(elementwise, np.add), partial(elementwise, np.subtract)
+multiply, divide = partial(elementwise, np.multiply), partial(elementwise, np.true_divide)
 
 
 def matmul(weights: Any, members: Any) -> Symbol:
@@ -281,12 +271,11 @@ def split(values: Symbol, sizes: Sequence[int], dim: int = 0) -> list[Symbol]:
     return [Symbol(part, values.is_vector) for part in parts]
 
 
-def stack(values: Sequence[Symbol], dim: int = 0) -> Symbol:
-    return Symbol(np.stack([value.cells for value in values], values[0].axis(dim)), values[0].is_vector)
+def join(function: Callable[..., Array], values: Sequence[Symbol], dim: int = 0) -> Symbol:
+    return Symbol(function([value.cells for value in values], values[0].axis(dim)), values[0].is_vector)
 
 
-def concatenate(values: Sequence[Symbol], dim: int = 0) -> Symbol:
-    return Symbol(np.concatenate([value.cells for value in values], values[0].axis(dim)), values[0].is_vector)
+stack, concatenate = partial(join, np.stack), partial(join, np.concatenate)
 
 
 def unbind(values: Symbol, dim: int = 0) -> list[Symbol]:

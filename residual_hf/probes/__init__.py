@@ -1,2 +1,2 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Measurements of a model, each a function that returns rows, and what theorems say of the same quantities."""
+"""Measurements of a model, each a function that returns rows."""

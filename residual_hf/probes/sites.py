@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Where probes measure: the sub-layers of a model and the tensors at their joins.
+"""The places of measurements: the sub-layers of a model and the tensors at their joins.
 
 A `Site` names a tensor by stack, layer (from 1), sub-layer and location. Locations of a `residual_hf` model:
 
@@ -65,7 +65,7 @@ class Site(Place):
 
 
 @dataclass(frozen=True)
-class Sublayer(Place):
+class SublayerModules(Place):
     """The modules of one sub-layer: those of its branch, its norms by name, and those around it."""
 
     branch: list[nn.Module]
@@ -97,7 +97,7 @@ class Sublayer(Place):
 
     @torch.no_grad()
     def factor(self, of: str) -> Tensor | float:
-        """What multiplies the "shortcut" or the "branch" where they are added: Admin's omega, DeepNorm's alpha,
+        """The factor on the "shortcut" or the "branch" where they are added: Admin's omega, DeepNorm's alpha,
         LayerScale, branch warm-up."""
         scales = self.before.joining_scales() if isinstance(self.before, ResidualConnection) else {}
         warmup = self.warmup() if self.warmup is not None and of == "branch" else 1.0
@@ -130,7 +130,7 @@ def layers_attribute(stack: nn.Module) -> str:
     raise InputError(f"{type(stack).__name__}: has neither `layers` nor `block`")
 
 
-def sublayers(model: nn.Module) -> list[Sublayer]:
+def sublayers(model: nn.Module) -> list[SublayerModules]:
     """The sub-layers of a model, encoder first, in the order in which they run.
 
     Raises:
@@ -144,7 +144,7 @@ def sublayers(model: nn.Module) -> list[Sublayer]:
     ]
 
 
-def _ours(stack: str, number: int, layer: Any) -> Iterator[Sublayer]:
+def _ours(stack: str, number: int, layer: Any) -> Iterator[SublayerModules]:
     for kind in SUBLAYERS[stack]:
         branch = getattr(layer, BRANCHES[kind], None)
         if branch is None:
@@ -152,10 +152,10 @@ def _ours(stack: str, number: int, layer: Any) -> Iterator[Sublayer]:
         connection = getattr(layer, f"{BRANCHES[kind]}_residual")
         norms = {name: module for name, module in connection.named_modules() if type(module) in NORMS}
         after = layer if connection.place.is_last_in_layer else connection  # a layer of a ResNet may leave out pixels
-        yield Sublayer(stack, number, kind, [branch], norms, connection, after, layer.branch_warmup)
+        yield SublayerModules(stack, number, kind, [branch], norms, connection, after, layer.branch_warmup)
 
 
-def _foreign(stack: str, number: int, layer: Any) -> Iterator[Sublayer]:
+def _foreign(stack: str, number: int, layer: Any) -> Iterator[SublayerModules]:
     parts = [
         (kind, [getattr(owner, name) for name in names], getattr(owner, norm))
         for owner in getattr(layer, "layer", [layer])
@@ -166,7 +166,7 @@ def _foreign(stack: str, number: int, layer: Any) -> Iterator[Sublayer]:
         raise InputError(f"{type(layer).__name__}: its sub-layers are not named as in BART or T5")
     for i, (kind, branch, norm) in enumerate(parts):
         before, after = layer if i == 0 else None, layer if i == len(parts) - 1 else None
-        yield Sublayer(stack, number, kind, branch, {"norm": norm}, before, after)
+        yield SublayerModules(stack, number, kind, branch, {"norm": norm}, before, after)
 
 
 @contextmanager

@@ -58,6 +58,16 @@ def backward(model: nn.Module, batches: Batches) -> float:
     return total
 
 
+@torch.no_grad()
+def mean_loss(model: nn.Module, batches: Iterable[Batch]) -> float:
+    total = tokens = 0.0
+    for batch in batches:
+        count = count_targets(model, batch)
+        total += float(model(**batch, use_cache=False).loss) * count
+        tokens += count
+    return total / tokens
+
+
 def count_targets(model: nn.Module, batch: Batch) -> int:
     """The labels that the loss of a batch is the mean of. A language model predicts all but the first token."""
     config: Any = getattr(getattr(model, "module", model), "config", None)

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """R-Drop and SimCut equal their formulas, and cost nothing where they are off."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

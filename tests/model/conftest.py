@@ -1,7 +1,9 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-from __future__ import annotations
+from functools import cache
 
 import pytest
+from support.models import make, randomise
+from support.native_library import needs_kernels
 
 from residual_hf.model import decoding
 
@@ -18,3 +20,15 @@ def served(monkeypatch):
     watch("greedy_search")
     watch("beam_search")
     return names
+
+
+@pytest.fixture(params=[pytest.param(True, marks=needs_kernels), False], ids=["kernels", "PyTorch"])
+def with_and_without_kernels(request, monkeypatch):
+    if not request.param:
+        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
+
+
+@pytest.fixture(scope="module")
+def models():
+    """A function that makes one random model per mode and attention; tests only read them."""
+    return cache(lambda mode, attention=None: randomise(make(mode, attention)))

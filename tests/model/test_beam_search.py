@@ -5,8 +5,6 @@ The two searches agree under `early_stopping=True` (a sentence is done when as m
 fairseq's rule) and with scores divided by (number of tokens, `</s>` counted) ** length_penalty.
 """
 
-from __future__ import annotations
-
 import json
 import re
 

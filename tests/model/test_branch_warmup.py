@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Models with branch warm-up against the same models with hooks that scale their branches."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -81,42 +79,35 @@ def test_folding_a_warm_up_keeps_the_logits(mode, tmp_path):
     assert fold_branch_warmup(advance(model, 5)) is model
 
 
+def staged(floor):
+    """Layers in turn, ten updates each, from `floor(layer, depth)` to 1."""
+
+    def factor(layer, depth, t):
+        low = floor(layer, depth)
+        return low + (1 - low) * min(1, max(0, t / 10 - (layer - 1)))
+
+    return factor
+
+
 @pytest.mark.parametrize(
     ("schedule", "factor"),
     [
-        ("linear", lambda layer, t: t / (10 * layer)),
-        ("linear_square", lambda layer, t: (t / (10 * layer)) ** 2),
-        ("linear_sqrt", lambda layer, t: math.sqrt(t / (10 * layer))),
-        ("equal", lambda layer, t: t / 10),
+        ("linear", lambda layer, depth, t: t / (10 * layer)),
+        ("linear_square", lambda layer, depth, t: (t / (10 * layer)) ** 2),
+        ("linear_sqrt", lambda layer, depth, t: math.sqrt(t / (10 * layer))),
+        ("equal", lambda layer, depth, t: t / 10),
+        ("stagewise_0", staged(lambda layer, depth: 0)),
+        ("stagewise_L", staged(lambda layer, depth: 1 / depth)),
+        ("stagewise_sqrt_L", staged(lambda layer, depth: 1 / math.sqrt(depth))),
+        ("stagewise_sqrt_l", staged(lambda layer, depth: 1 / math.sqrt(layer))),
     ],
 )
 def test_schedules(schedule, factor):
     model = make("pre_ln", branch_warmup={"schedule": schedule, "updates": 10}, decoder_layers=4)
     for t in range(45):
         for stack in (model.model.encoder, model.model.decoder):
-            factors = [layer.branch_warmup().item() for layer in stack.layers]
-            assert factors == pytest.approx([min(1, factor(layer, t)) for layer in range(1, len(factors) + 1)])
-        advance(model, 1)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "floor"),
-    [
-        ("stagewise_0", lambda layer, depth: 0),
-        ("stagewise_L", lambda layer, depth: 1 / depth),
-        ("stagewise_sqrt_L", lambda layer, depth: 1 / math.sqrt(depth)),
-        ("stagewise_sqrt_l", lambda layer, depth: 1 / math.sqrt(layer)),
-    ],
-)
-def test_stagewise_schedules_warm_up_a_layer_after_the_other(schedule, floor):
-    model = make("pre_ln", branch_warmup={"schedule": schedule, "updates": 10}, decoder_layers=4)
-    for t in range(45):
-        for stack in (model.model.encoder, model.model.decoder):
-            depth, stage = len(stack.layers), t / 10
-            factors = [layer.branch_warmup().item() for layer in stack.layers]
-            lows = [floor(layer, depth) for layer in range(1, depth + 1)]
-            steps = [min(1, max(0, stage - before)) for before in range(depth)]
-            assert factors == pytest.approx([low + (1 - low) * s for low, s in zip(lows, steps, strict=True)])
+            factors, depth = [layer.branch_warmup().item() for layer in stack.layers], len(stack.layers)
+            assert factors == pytest.approx([min(1, factor(layer, depth, t)) for layer in range(1, depth + 1)])
         advance(model, 1)
     assert all(warmup.is_finished for warmup in branch_warmups(model))
 

@@ -1,16 +1,14 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-from __future__ import annotations
-
 import inspect
 
 import peft
 import pytest
 import torch
 from support.models import make, randomise
+from support.single_stacks import causal
 from transformers import BartForConditionalGeneration, GenerationConfig
 from transformers.generation import configuration_utils
 
-from residual_hf import ResidualConfig, ResidualForCausalLM
 from residual_hf.model.caches import CACHE
 
 SOURCE, TARGET = torch.tensor([[5, 6, 7, 2]]), torch.tensor([[2, 8, 9, 4]])
@@ -65,9 +63,7 @@ def test_generate_reads_the_prefix_of_peft():
 
 @pytest.mark.skipif(CACHE == "past_key_values", reason="that of Transformers 5.17 fails on a CPU")
 def test_continuous_batching_gives_the_tokens_of_generate():
-    fields = {"ln_mode": "pre_ln", "position_embedding_type": "rotary", "d_model": 32, "vocab_size": 60}
-    config = ResidualConfig(is_decoder_only=True, decoder_layers=2, decoder_attention_heads=4, **fields)
-    model = randomise(ResidualForCausalLM(config)).eval()
+    model = causal(ln_mode="pre_ln", position_embedding_type="rotary", d_model=32, vocab_size=60)
     prompts, length = [[5, 6, 7], [8, 9, 10, 11]], 5
     settings = GenerationConfig(max_new_tokens=length, do_sample=False, pad_token_id=1, eos_token_id=59)
     small = configuration_utils.ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64)

@@ -111,10 +111,6 @@ def test_generation_settings_stay_out_of_the_config():
     assert (generation.eos_token_id, generation.pad_token_id, generation.decoder_start_token_id) == (5, 1, 2)
 
 
-def test_trainer_leaves_the_cache_out_of_predictions():
-    assert ResidualConfig.keys_to_ignore_at_inference == ["past_key_values", "cache"]
-
-
 THREE_HEADS = {"encoder_attention_heads": 3, "decoder_attention_heads": 3}
 BAD = [
     ({"position_counting": "tokens"}, "position_counting: 'tokens' given, must be one of 'real_tokens', 'all_tokens'"),
@@ -153,6 +149,23 @@ BAD = [
     ({"admin_profile": [1.0]}, "admin_profile has 1 values for 30 sub-layers"),
     ({"ln_mode": "admin", "admin_profile": [math.nan] * 30}, "admin_profile must have finite values"),
     ({"init_style": "looklinear", "decoder_ffn_dim": 47}, "decoder_ffn_dim must be even for looklinear, not 47"),
+    ({"is_decoder_only": True, "encoder_layers": 2}, "encoder_layers: 2 given"),
+    ({"is_decoder_only": True, "encoder_ln_mode": "post_ln"}, "encoder_ln_mode: 'post_ln' given"),
+    ({"is_encoder_only": True, "decoder_ffn_dim": 8}, "decoder_ffn_dim: 8 given"),
+    ({"is_encoder_only": True, "is_decoder_only": True}, "both True"),
+    ({"is_encoder_decoder": False}, "set is_decoder_only or is_encoder_only"),
+    (
+        {"is_decoder_only": True, "share_encoder_decoder_embeddings": False},
+        "share_encoder_decoder_embeddings: False given, must be True in a model with is_decoder_only",
+    ),
+    ({"is_encoder_only": True, "classifier_pooling": "max"}, "classifier_pooling: 'max' given, must be one of"),
+    ({"is_decoder_only": True, "adaptive_cutoffs": [25, 10]}, r"adaptive_cutoffs: \[25, 10\] given"),
+    ({"is_decoder_only": True, "adaptive_cutoffs": [32000]}, r"below vocab_size \(32000\)"),
+    ({"is_decoder_only": True, "d_model": 16, "adaptive_cutoffs": [10, 20, 30]}, "adaptive_factor: 4 given"),
+    ({"is_encoder_only": True, "adaptive_cutoffs": [10]}, "need is_decoder_only"),
+    ({"position_embedding_type": "rotary"}, "'rotary' needs is_decoder_only"),
+    ({"gated_ffn": True}, "gated_ffn needs is_decoder_only"),
+    ({"is_decoder_only": True, "position_embedding_type": "rotary", "d_model": 8}, "needs an even"),
     ({"d_model": "512"}, "'d_model' expected int, got str"),
     ({"vocab_size": 99.5}, "'vocab_size' expected int, got float"),
     ({"dropout": "0.1"}, "'dropout' with value '0.1'"),

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Beam search for translations that have given phrases."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,10 +16,8 @@ from residual_hf.generation import translator as translator_module
 from residual_hf.generation.decode import Candidate
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.translator import Translator, check_glossary_use
-from residual_hf.model import decoding
 from residual_hf.model.alignment import AlignedTokens, Alignment, word_spans
 from residual_hf.model.constraints import PhraseState, beams_for
-from residual_hf.model.decoding import without_kernels
 
 PHRASES = [[[[87]], [[85, 67]]], [[[85, 67], [40, 41]]]]
 
@@ -41,10 +37,8 @@ def contains(row, phrase):
 
 
 @pytest.mark.parametrize("beams", [2, 8])
-@pytest.mark.parametrize("kernels", [True, False])
-def test_all_hypotheses_have_the_phrases_of_their_sentence(model, inputs, beams, kernels, monkeypatch):
-    if not kernels:
-        monkeypatch.setattr(decoding, "pack_for_kernels", without_kernels)
+@pytest.mark.usefixtures("with_and_without_kernels")
+def test_all_hypotheses_have_the_phrases_of_their_sentence(model, inputs, beams):
     found = search(model, inputs, PHRASES, num_beams=beams, num_return_sequences=2)
     rows = found.sequences.tolist()
     for number, row in enumerate(rows):

@@ -136,13 +136,22 @@ class NoOp(LogitsProcessor):
         {"output_logits": True, "return_dict_in_generate": True},
         {"encoder_repetition_penalty": 1.2},
         {"custom_generate": transformers_loop},
+        {"compile_config": CompileConfig()},
+        {"use_cache": True, "return_dict_in_generate": True},
+        {"generation_config": GenerationConfig(use_cache=True, return_dict_in_generate=True)},
+        {"generation_config": GenerationConfig(field_of_tomorrow=2)},
+        {"num_beams": 2, "temperature": 0.7},  # without effect
     ],
     ids=lambda request: "-".join(request),
 )
 def test_everything_else_is_left_to_transformers(request_, served):
     model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
-    model.generate(sources, max_new_tokens=4, **request_)
+    output = model.generate(sources, max_new_tokens=4, **request_)
     assert served == []
+    if request_.get("use_cache"):
+        assert output.past_key_values is not None
+    with pytest.raises(ValueError, match="argument_of_tomorrow"):
+        model.generate(sources, argument_of_tomorrow=True)
 
 
 class Eleven(ResidualForConditionalGeneration):
@@ -260,27 +269,6 @@ def test_top_k_is_that_of_torch(columns):
 
 def test_the_package_registers_its_kernels():
     assert decoding.pack_for_kernels is packed_model
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        {"compile_config": CompileConfig()},
-        {"use_cache": True, "return_dict_in_generate": True},
-        {"generation_config": GenerationConfig(use_cache=True, return_dict_in_generate=True)},
-        {"generation_config": GenerationConfig(max_new_tokens=4, field_of_tomorrow=2)},
-        {"num_beams": 2, "temperature": 0.7},
-    ],
-    ids=["compile_config", "use_cache", "use_cache in a config", "unknown field", "without effect"],
-)
-def test_what_the_search_does_not_know_is_left_to_transformers(request_, served):
-    model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
-    output = model.generate(sources, max_length=5, **request_)
-    assert served == []
-    if request_.get("use_cache"):
-        assert output.past_key_values is not None
-    with pytest.raises(ValueError, match="argument_of_tomorrow"):
-        model.generate(sources, argument_of_tomorrow=True)
 
 
 @pytest.mark.parametrize("beams", [1, 3])

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Whatever changes in a model, also after a search has prepared its weights, changes its translations."""
 
-from __future__ import annotations
-
 import copy
 import random
 
@@ -16,17 +14,6 @@ from residual_hf.model.fingerprint import Fingerprint, unchanged
 from residual_hf.model.layers import ResidualDecoderLayer, ResidualFeedForward
 from residual_hf.model.prepared_decoder import prepared_decoder
 from residual_hf.training.acceleration import accelerated
-
-
-@pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
-def test_decoding_sees_that_weights_have_changed(native_kernels, monkeypatch):
-    if not native_kernels:
-        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
-    model, sources = make_model("post_ln"), make_sources(random.Random(6), 3, left_padded=False)
-    before = model.generate(sources, max_new_tokens=10)
-    with torch.no_grad():
-        model.lm_head.bias[9] = 100.0
-    assert not torch.equal(model.generate(sources, max_new_tokens=10), before)
 
 
 class DoubledLinear(torch.nn.Linear):
@@ -56,10 +43,8 @@ def test_a_replaced_forward_is_called(served):
         assert torch.equal(model.generate(sources, max_new_tokens=4), before) and len(served) == 3
 
 
-@pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
-def test_a_module_without_weights_that_is_replaced_after_a_search_is_noticed(native_kernels, served, monkeypatch):
-    if not native_kernels:
-        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
+@pytest.mark.usefixtures("with_and_without_kernels")
+def test_a_module_without_weights_that_is_replaced_after_a_search_is_noticed(served):
     model, sources = make_model("pre_ln"), make_sources(random.Random(4), 2, left_padded=False)
     settings = {"max_new_tokens": 6, "output_scores": True, "return_dict_in_generate": True}
     model.generate(sources, **settings)
@@ -89,18 +74,6 @@ class Negated(ResidualFeedForward):
         return (-super().forward(states)[0],)
 
 
-def replace_layer(model):
-    model.model.decoder.layers[0].__class__ = Skipping
-
-
-def replace_branch(model):
-    model.model.decoder.layers[1].ffn = Adapter(model.model.decoder.layers[1].ffn)
-
-
-def replace_branch_of_encoder(model):
-    model.model.encoder.layers[0].ffn.__class__ = Negated
-
-
 def replace_activation(model):
     for layer in model.model.decoder.layers:
         layer.ffn.activation = torch.nn.Tanh()
@@ -112,9 +85,16 @@ def keep_dropout(model):
             module.p = module.train().p or 0.5
 
 
-@pytest.mark.parametrize(
-    "change", [replace_layer, replace_branch, replace_branch_of_encoder, replace_activation, keep_dropout]
-)
+REPLACEMENTS = {
+    "layer": lambda model: setattr(model.model.decoder.layers[0], "__class__", Skipping),
+    "branch": lambda model: setattr(model.model.decoder.layers[1], "ffn", Adapter(model.model.decoder.layers[1].ffn)),
+    "branch of the encoder": lambda model: setattr(model.model.encoder.layers[0].ffn, "__class__", Negated),
+    "activation": replace_activation,
+    "dropout in training mode": keep_dropout,
+}
+
+
+@pytest.mark.parametrize("change", REPLACEMENTS.values(), ids=REPLACEMENTS)
 def test_modules_that_are_replaced_or_in_training_mode_compute_what_is_decoded(change):
     model, sources = make_model("post_ln"), make_sources(random.Random(4), 2, left_padded=False)
     change(model)
@@ -123,18 +103,6 @@ def test_modules_that_are_replaced_or_in_training_mode_compute_what_is_decoded(c
         torch.manual_seed(0)
         found.append(model.generate(sources, max_new_tokens=6))
     assert torch.equal(*found)
-
-
-def embedding_of_one_token(model):
-    model.get_input_embeddings().weight.data[5].add_(2.0)
-
-
-def one_element_through_data(model):
-    model.model.decoder.layers[1].ffn.fc1.weight.data[3, 2] += 30.0
-
-
-def numpy_view(model):
-    model.model.decoder.layers[1].encoder_attn.v_proj.weight.detach().numpy()[3, 5:9] *= -30.0
 
 
 def step_of_fused_adamw(model):
@@ -165,10 +133,6 @@ def epsilon(model):
             module.eps = 1.0
 
 
-def scale_of_the_embeddings(model):
-    model.model.decoder.embed_tokens.scale = 0.5
-
-
 def class_of_the_projections(model):
     for layer in model.model.decoder.layers:
         layer.ffn.fc1.__class__ = DoubledLinear
@@ -182,38 +146,34 @@ def of_opposite_sign(module):
     return other
 
 
-def other_head(model):
-    model.lm_head = of_opposite_sign(model.lm_head)
-
-
-def other_decoder(model):
-    model.model.decoder = of_opposite_sign(model.model.decoder)
-
-
-def other_encoder(model):
-    model.model.encoder = of_opposite_sign(model.model.encoder)
-
-
-def other_stacks(model):
-    model.model = of_opposite_sign(model.model)
-
-
 def adapter_of_the_head(model):
     peft = pytest.importorskip("peft", reason="needs the extra 'lora'")
     peft.get_peft_model(model, peft.LoraConfig(target_modules=["lm_head"], init_lora_weights=False)).eval()
 
 
-CHANGES = [embedding_of_one_token, one_element_through_data, numpy_view, step_of_fused_adamw, other_parameter]
-CHANGES += [rows_in_another_order, scaling, epsilon, scale_of_the_embeddings, class_of_the_projections]
-CHANGES += [other_head, other_decoder, other_encoder, other_stacks, adapter_of_the_head]
+CHANGES = {
+    "embedding of one token": lambda model: model.get_input_embeddings().weight.data[5].add_(2.0),
+    "one element through data": lambda model: model.model.decoder.layers[1].ffn.fc1.weight.data[3, 2].add_(30.0),
+    "view in NumPy": lambda model: model.model.decoder.layers[1].ffn.fc2.weight.detach().numpy()[3, 5:9].fill(9.0),
+    "step of fused AdamW": step_of_fused_adamw,
+    "other parameter": other_parameter,
+    "rows in another order": rows_in_another_order,
+    "scaling of attention": scaling,
+    "epsilon": epsilon,
+    "scale of the embeddings": lambda model: setattr(model.model.decoder.embed_tokens, "scale", 0.5),
+    "class of the projections": class_of_the_projections,
+    "other head": lambda model: setattr(model, "lm_head", of_opposite_sign(model.lm_head)),
+    "other decoder": lambda model: setattr(model.model, "decoder", of_opposite_sign(model.model.decoder)),
+    "other encoder": lambda model: setattr(model.model, "encoder", of_opposite_sign(model.model.encoder)),
+    "other stacks": lambda model: setattr(model, "model", of_opposite_sign(model.model)),
+    "adapter of the head": adapter_of_the_head,
+}
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=needs_kernels)])
-@pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
-@pytest.mark.parametrize("change", CHANGES)
-def test_no_change_of_a_model_gives_an_old_translation(change, native_kernels, dtype, served, monkeypatch):
-    if not native_kernels:
-        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.usefixtures("with_and_without_kernels")
+def test_no_change_of_a_model_gives_an_old_translation(change, dtype, served):
     model, sources = make_model("post_ln"), make_sources(random.Random(9), 4, left_padded=False)
     sources[:, 0] = 5
     settings = {"max_new_tokens": 6, "min_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True}
@@ -229,10 +189,8 @@ def test_no_change_of_a_model_gives_an_old_translation(change, native_kernels, d
         torch.testing.assert_close(scores, torch.stack(expected), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
-def test_weights_that_are_the_same_are_prepared_once(native_kernels, monkeypatch):
-    if not native_kernels:
-        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
+@pytest.mark.usefixtures("with_and_without_kernels")
+def test_weights_that_are_the_same_are_prepared_once():
     model, sources = make_model("post_ln"), make_sources(random.Random(9), 2, left_padded=False)
 
     def prepared():
@@ -243,10 +201,8 @@ def test_weights_that_are_the_same_are_prepared_once(native_kernels, monkeypatch
     assert prepared() is first
 
 
-@pytest.mark.parametrize("native_kernels", [True, False])
-def test_a_model_that_its_owner_leaves_unchanged_is_looked_at_once(native_kernels, monkeypatch):
-    if not native_kernels:
-        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
+@pytest.mark.usefixtures("with_and_without_kernels")
+def test_a_model_that_its_owner_leaves_unchanged_is_looked_at_once(monkeypatch):
     model, sources = make_model("post_ln"), make_sources(random.Random(9), 2, left_padded=False)
     before = model.generate(sources, max_new_tokens=10)
     looks = []

@@ -1,17 +1,26 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Models on a default device, for which `meta` stands here, and how often they would wait for a GPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.models import LABELS, SOURCE, TARGET, every_mode, logits_of, make, randomise
-from support.synchronizations import CountReads
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import EncoderDecoderCache, StaticCache
 
 from residual_hf import ResidualForConditionalGeneration
 from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.decoding import OwnLength
+
+
+class CountReads(TorchDispatchMode):
+    """Context that counts `int(tensor)`, `bool(tensor)`, `.item()`, `nonzero` and the like in `count`."""
+
+    reads = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func in self.reads
+        return func(*args, **(kwargs or {}))
 
 
 @every_mode
@@ -30,6 +39,8 @@ def test_a_model_without_memory_is_filled(assign):
     with torch.device("meta"):
         empty = ResidualForConditionalGeneration(model.config)
     filled = empty if assign else empty.to_empty(device="cpu")
+    for buffer in () if assign else filled.buffers():
+        buffer.fill_(7)
     filled.load_state_dict(model.state_dict(), assign=assign)
     assert torch.equal(logits_of(filled.eval()), logits_of(model))
 

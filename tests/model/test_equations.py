@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Every mode as a whole model against its equation in `support/equations.py`: outputs and all gradients, in fp64."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,13 +1,12 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Encoder and decoder with different modes: norm, initialization and embedding scale follow the mode of each stack."""
 
-from __future__ import annotations
-
 import json
 import math
 
 import pytest
 import torch
+from model.test_initialization import default, xavier
 from support.models import make
 from torch import nn
 
@@ -29,21 +28,13 @@ def std(layers, path):
     return torch.cat(weights).std(correction=0).item()
 
 
-def torch_default(fan_in):
-    return 1 / math.sqrt(3 * fan_in)
-
-
-def xavier(fan_in, fan_out):
-    return math.sqrt(2 / (fan_in + fan_out))
-
-
 def test_weights_follow_the_style_of_their_stack():
     """DeepNet, table 2, for the decoder; fairseq's Post-LN for the encoder."""
     model = hybrid("post_ln", "deep_norm").model
     beta = (12 * M) ** -0.25
     assert std(model.decoder.layers, "ffn.fc1") == pytest.approx(beta * xavier(D, FFN), rel=0.02)
     assert std(model.decoder.layers, "self_attn.q_proj") == pytest.approx(xavier(D, D), rel=0.02)
-    assert std(model.encoder.layers, "ffn.fc1") == pytest.approx(torch_default(D), rel=0.02)
+    assert std(model.encoder.layers, "ffn.fc1") == pytest.approx(default(D), rel=0.02)
     assert std(model.encoder.layers, "self_attn.q_proj") == pytest.approx(xavier(D, D) / math.sqrt(2), rel=0.02)
     assert not any(layer.ffn.fc1.bias.any() for layer in model.decoder.layers)
     assert all(layer.ffn.fc1.bias.any() for layer in model.encoder.layers)

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """ResNets and vision Transformers: equal to plain ones, for every mode, saved with their code."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,15 +1,12 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Options of models of one stack: rotary positions, gated feed-forward, adaptive input and softmax."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from support.single_stacks import SIZES, causal, left_padded, logits_by_steps
+from support.single_stacks import causal, left_padded, logits_by_steps
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from residual_hf import ResidualConfig, ResidualForCausalLM
+from residual_hf import ResidualForCausalLM
 from residual_hf.base.errors import InputError
 from residual_hf.losses.label_smoothing import LossMeter
 
@@ -130,20 +127,3 @@ def test_adaptive_tables_are_tied_and_smaller():
     assert not fresh(torch.tensor([[1]])).any()
     with pytest.raises(ValueError, match="cannot be resized"):
         model.resize_token_embeddings(60)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"is_decoder_only": True, "adaptive_cutoffs": [25, 10]}, r"adaptive_cutoffs: \[25, 10\] given"),
-        ({"is_decoder_only": True, "adaptive_cutoffs": [50]}, r"below vocab_size \(50\)"),
-        ({"is_decoder_only": True, "adaptive_cutoffs": [10, 20, 30]}, "adaptive_factor: 4 given"),
-        ({"is_encoder_only": True, "adaptive_cutoffs": [10]}, "need is_decoder_only"),
-        ({"position_embedding_type": "rotary"}, "'rotary' needs is_decoder_only"),
-        ({"gated_ffn": True}, "gated_ffn needs is_decoder_only"),
-        ({"is_decoder_only": True, "position_embedding_type": "rotary", "num_attention_heads": 16}, "needs an even"),
-    ],
-)  # fmt: skip
-def test_bad_options_are_refused(fields, message):
-    with pytest.raises((ValueError, StrictDataclassError), match=message):
-        ResidualConfig(**{**SIZES, **fields})

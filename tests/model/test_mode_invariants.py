@@ -2,14 +2,12 @@
 """What must hold of the modes beside their equations (`test_equations.py`): the bits and the start of simpler modes,
 precision, and for variants with options what other files test for every mode without."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from support.models import SOURCE, TARGET, copy_shared, logits_in_pieces, logits_of, make, randomise
+from support.models import OURS, SOURCE, TARGET, copy_shared, logits_in_pieces, logits_of, make, randomise
 from support.reference import FIXTURES
 from torch import nn
 
@@ -18,6 +16,7 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modes_gpas import GPAS
 from residual_hf.model.modes_multi_stream import sinkhorn
 from residual_hf.model.modes_skip_scaling import XSkipLN
+from residual_hf.model.norms import NORM_TYPES
 
 
 def options(**values):
@@ -129,6 +128,21 @@ def test_streams_keep_their_precision_under_autocast():
         mixed = connection(stream, lambda h: torch.zeros_like(h, dtype=torch.bfloat16))
     for before, after in zip(stream, mixed, strict=True):  # a fresh model does not mix
         assert torch.equal(before, after)
+
+
+def test_every_norm_has_the_epsilon_of_the_config():
+    for mode in OURS:
+        model = make(mode, None, layer_norm_eps=0.25, **(options(learned_end=True) if mode == "mhc" else {}))
+        found = {module.eps for module in model.modules() if type(module) in NORM_TYPES.values()}
+        assert found <= ({0.25, 1e-7} if mode == "resi_dual" else {0.25}), mode
+
+
+def test_realformer_keeps_one_sum_of_scores_for_each_attention():
+    model, members = make("realformer", "eager"), []
+    for layer in model.model.decoder.layers:
+        layer.register_forward_hook(lambda _, inputs, output: members.append(len(output)))
+    logits_of(model)
+    assert members == [3, 3, 3]
 
 
 def test_sinkhorn_gives_doubly_stochastic_matrices():

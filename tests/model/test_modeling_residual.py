@@ -1,33 +1,18 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What every model of the family does, whatever its `ln_mode`: masks, losses, recorded states, saving, attention."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
-from support.models import LABELS, OURS, SOURCE, TARGET, every_mode, every_shape, logits_of, make, randomise
+from support.models import LABELS, OURS, SOURCE, TARGET, every_mode, every_shape, logits_of, make
 from torch import nn
 
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.stacks import ResidualDecoder, ResidualEncoder
-
-
-@pytest.fixture(scope="module")
-def models():
-    """One random model per mode and attention; tests only read them."""
-    made = {}
-
-    def get(mode, attention=None):
-        if (mode, attention) not in made:
-            made[mode, attention] = randomise(make(mode, attention))
-        return made[mode, attention]
-
-    return get
 
 
 def changed(old, new):

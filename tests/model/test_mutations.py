@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The changes of `support/mutants.py`, which runs by itself."""
 
-from __future__ import annotations
-
 import ast
 
 from support.mutations import mutations

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Modes against classes of Transformers, with copied weights."""
 
-from __future__ import annotations
-
 from functools import partial
 from types import SimpleNamespace
 

@@ -18,38 +18,9 @@ from residual_hf.losses.label_smoothing import smoothed_cross_entropy
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
-OFFICIAL_MODELS = [
-    "post_ln",
-    "post_ln_untied",
-    "post_ln_left_padded",
-    "pre_ln",
-    "resi_dual",
-    "resi_dual_untied",
-    "resi_dual_scaled",
-    "hybrid_post_encoder_pre_decoder",
-    "trained_post_ln",
-    "trained_resi_dual",
-    "admin",
-    "admin_profiled",
-    "b2t",
-    "b2t_no_ln",
-    "deep_norm",
-    "deep_norm_torchscale",
-    "dlcl_post",
-    "dlcl_pre",
-    "fixup",
-    "looklinear_init",
-    "normformer",
-    "rezero",
-    "rezero_post_ln",
-    "sub_ln",
-    "t_fixup",
-]
-
+OFFICIAL_MODELS = sorted(path.stem for path in FIXTURES.glob("*.npz") if not path.stem.startswith("language_model"))
 
 load = cache(Fixture)
-
-
 built = cache(lambda fixture: fixture.model("sdpa"))
 
 

@@ -1,14 +1,14 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
 
-from residual_hf.model.options import Settings, from_mapping, option
+from residual_hf.model.options import Settings, describe_option, from_mapping, option
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,12 @@ def test_plain_values_become_typed_ones():
     assert [type(number) for number in (*car.gears, car.price)] == [float] * 3
     assert from_mapping(Car, {"engine": ENGINE, "seats": "auto"}).seats == "auto"
     assert Car(ENGINE, seats=np.int64(2), manual=Path("a")) == Car(Engine(50, None), seats=2, manual=Path("a"))
+
+
+@pytest.mark.parametrize("kind", [float | None, "float | None"])
+def test_options_are_described_whether_or_not_annotations_are_evaluated(kind):
+    (field,) = fields(make_dataclass("Options", [("alpha", kind, option(None, minimum=1.0))]))
+    assert describe_option(field) == "alpha: float | None = None (>= 1)"
 
 
 def test_mappings_are_not_shared():

@@ -1,6 +1,4 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-from __future__ import annotations
-
 import io
 
 import datasets
@@ -291,19 +289,18 @@ def test_t5_prompts(tokenizer):
     assert texts(named(SENTENCES[1], max_new_tokens=9)) == longer
 
 
+def tiny_bart(tokenizer, **settings):
+    torch.manual_seed(0)
+    sizes = {f"{stack}_{name}": n for stack in ("encoder", "decoder") for name, n in (("layers", 1), ("ffn_dim", 16))}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = BartConfig(d_model=16, **sizes, **heads, vocab_size=len(tokenizer), **settings)
+    return BartForConditionalGeneration(config).eval()
+
+
 def test_tokenizer_with_its_own_language_codes():
     vocab = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -1.0), ("a", -2.0), ("b", -3.0)]
     tokenizer = MBartTokenizer(vocab=vocab, src_lang="en_XX")
-    torch.manual_seed(0)
-    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-    config = BartConfig(
-        **sizes,
-        vocab_size=len(tokenizer),
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        forced_eos_token_id=None,
-    )
-    model = BartForConditionalGeneration(config).eval()
+    model = tiny_bart(tokenizer, forced_eos_token_id=None)
     translate = TranslationPipeline(model, tokenizer=tokenizer, device="cpu", max_new_tokens=6)
     german = tokenizer.convert_tokens_to_ids("de_DE")
     results = translate(["a", "b a b"], src_lang="en_XX", tgt_lang="de_DE", return_tensors=True, batch_size=2)
@@ -316,10 +313,7 @@ def test_tokenizer_with_its_own_language_codes():
 
 
 def test_other_encoder_decoders(tokenizer):
-    torch.manual_seed(0)
-    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-    config = BartConfig(**sizes, vocab_size=len(tokenizer), encoder_attention_heads=2, decoder_attention_heads=2)
-    model = BartForConditionalGeneration(config).eval()
+    model = tiny_bart(tokenizer)
     translate = TranslationPipeline(model, tokenizer=tokenizer, device="cpu")
     expected = by_hand(model, tokenizer, SENTENCES[0], max_new_tokens=8)
     assert texts(translate(SENTENCES[0], max_new_tokens=8)) == expected

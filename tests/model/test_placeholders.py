@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Spans that come through a translation unchanged."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.tiny_translator import tiny_model, tiny_tokenizer

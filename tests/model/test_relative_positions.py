@@ -1,16 +1,15 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Relative position biases against those of T5 in Transformers, and in everything that attention is part of."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.models import LABELS, SOURCE, TARGET, logits_in_pieces, logits_of, make, randomise
 from support.native_library import needs_kernels
+from support.single_stacks import causal
 from transformers import EncoderDecoderCache, StaticCache, T5Config
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from residual_hf import ResidualConfig, ResidualForCausalLM, ResidualForConditionalGeneration
+from residual_hf import ResidualForConditionalGeneration
 from residual_hf.base.errors import InputError
 from residual_hf.conversion.export import export
 from residual_hf.native.support import missing_support
@@ -99,15 +98,8 @@ def test_transformers_decodes_without_kernels_and_exports_refuse(tmp_path, monke
 
 
 def test_a_decoder_alone_reads_packed_and_padded_texts():
-    sizes = {
-        "vocab_size": 30,
-        "d_model": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 16,
-    }
-    config = ResidualConfig(is_decoder_only=True, ln_mode="pre_ln", position_embedding_type="relative", **sizes)
-    model, ids = randomise(ResidualForCausalLM(config).eval()), torch.randint(4, 30, (1, 6))
+    model = causal(ln_mode="pre_ln", position_embedding_type="relative", num_attention_heads=4)
+    ids = torch.randint(4, 30, (1, 6))
     padded = torch.cat([torch.ones(1, 2, dtype=torch.long), ids], dim=1)
     with torch.no_grad():
         apart = torch.cat([model(part).logits for part in ids.split(3, dim=1)], dim=1)

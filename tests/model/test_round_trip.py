@@ -5,8 +5,6 @@ As decoders alone, a mode of each shape: `test_single_stack.py` has the others w
 folders hold.
 """
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What PyTorch and Transformers can do to a language model and a classifier of the family."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.models import OURS
@@ -104,12 +102,11 @@ def test_bfloat16_generates(tmp_path):
     assert model.generate(ids, attention_mask=mask, max_new_tokens=3, eos_token_id=None).shape == (2, 11)
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_attention_implementations_agree(implementation):
+def test_attention_implementations_agree():
     model, (ids, mask) = causal(d_model=32), left_padded()
     with torch.no_grad():
         expected = model(ids, attention_mask=mask).logits[mask.bool()]
-        model.set_attn_implementation(implementation)
+        model.set_attn_implementation("eager")
         found = model(ids, attention_mask=mask).logits[mask.bool()]
     assert torch.allclose(found, expected, rtol=0, atol=1e-5)
 

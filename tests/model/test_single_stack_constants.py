@@ -1,18 +1,16 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The constants of the modes in a stack alone, from the closed forms of their papers."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 import torch
+from model.test_mode_constants import ROLES
 from torch.nn import functional as F
 
 from residual_hf import ResidualConfig, ResidualForCausalLM, ResidualForMaskedLM
 
 SIZES = {"vocab_size": 100, "d_model": 64, "num_attention_heads": 2, "intermediate_size": 128}
-ROLES = ("query", "key", "value", "attention_output", "ffn_in", "ffn_out")
 STACKS = {"decoder": ResidualForCausalLM, "encoder": ResidualForMaskedLM}
 
 

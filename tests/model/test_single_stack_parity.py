@@ -1,43 +1,18 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Decoders of Transformers with the same weights have the same logits and gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
+from support.single_stacks import SIZES, disturbed, left_padded
 from transformers import GPT2Config, GPT2LMHeadModel, OPTConfig, OPTForCausalLM
 
 from residual_hf import ResidualConfig, ResidualForCausalLM
 from residual_hf.conversion import convert_fairseq_state_dict
 
 
-def inputs():
-    ids = torch.randint(4, 50, (2, 7), generator=torch.Generator().manual_seed(0))
-    mask = torch.ones_like(ids)
-    ids[0, :2], mask[0, :2] = 1, 0
-    return ids, mask
-
-
-def disturbed(model):
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return model.eval()
-
-
 def ours(weights, **fields):
     config = ResidualConfig(
-        is_decoder_only=True,
-        vocab_size=50,
-        d_model=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        position_embedding_type="learned",
-        max_position_embeddings=16,
-        scale_embedding=False,
-        **fields,
+        **SIZES, is_decoder_only=True, position_embedding_type="learned", scale_embedding=False, **fields
     )
     model = ResidualForCausalLM(config)
     model.load_state_dict(convert_fairseq_state_dict(weights, config))
@@ -45,7 +20,7 @@ def ours(weights, **fields):
 
 
 def assert_equal(model, other, table):
-    ids, mask = inputs()
+    ids, mask = left_padded()
     real = mask.bool()
     expected = other(ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100))
     found = model(ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100))
@@ -63,7 +38,7 @@ def assert_equal(model, other, table):
 def test_opt(mode):
     config = OPTConfig(
         vocab_size=50, hidden_size=16, word_embed_proj_dim=16, num_hidden_layers=2, num_attention_heads=2, ffn_dim=32,
-        max_position_embeddings=16, do_layer_norm_before=mode == "pre_ln",
+        max_position_embeddings=32, do_layer_norm_before=mode == "pre_ln",
     )  # fmt: skip
     other = disturbed(OPTForCausalLM(config))
     weights = {
@@ -72,12 +47,12 @@ def test_opt(mode):
         if name != "lm_head.weight"
     }
     # OPT counts real tokens from row 2; fairseq from the row after the padding, which has row 1
-    model = ours(weights, ln_mode=mode, activation_function="relu", dropout=0.1)
+    model = ours(weights, ln_mode=mode, activation_function="relu")
     assert_equal(model, other, other.model.decoder.embed_tokens.weight)
 
 
 def test_gpt2():
-    config = GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_inner=32, n_positions=16)
+    config = GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_inner=32, n_positions=32)
     other = disturbed(GPT2LMHeadModel(config))
     names = {"ln_1": "self_attn_layer_norm", "attn.c_proj": "self_attn.out_proj", "ln_2": "final_layer_norm"}
     names |= {"mlp.c_fc": "fc1", "mlp.c_proj": "fc2", "attn.c_attn": "self_attn"}
@@ -93,10 +68,8 @@ def test_gpt2():
             weights[f"decoder.layers.{layer}.{names[module]}.{part}"] = tensor
         else:
             weights[f"decoder.{top.get(name, name.replace('ln_f', 'layer_norm'))}"] = tensor
-    model = ours(
-        weights, ln_mode="pre_ln", activation_function="gelu_new", position_counting="all_tokens", dropout=0.1
-    )
-    ids, mask = inputs()
+    model = ours(weights, ln_mode="pre_ln", activation_function="gelu_new", position_counting="all_tokens")
+    ids, mask = left_padded()
     ids, mask = ids[1:], mask[1:]
     with torch.no_grad():
         assert torch.allclose(model(ids).logits, other(ids).logits, rtol=0, atol=1e-5)

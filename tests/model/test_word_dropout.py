@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Word dropout zeroes whole token embeddings in training, each stack by its own rate."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError

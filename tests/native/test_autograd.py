@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The kernels of training, forward and backward, against the operations of PyTorch that they replace."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

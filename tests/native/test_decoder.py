@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The decoder on the native kernels against the model itself."""
 
-from __future__ import annotations
-
 import copy
 import re
 
@@ -108,38 +106,34 @@ def compare_encoder(model, decoder, side="right"):
     return float((actual[mask] - expected).norm() / expected.norm())
 
 
+def assert_near_the_model(model, side="right"):
+    """States of the encoder and logits of fp32 are those of the model."""
+    decoder = NativeDecoder(model)
+    assert compare_encoder(model, decoder, side) < FP32
+    assert compare_steps(model, decoder, side) < FP32
+    return decoder
+
+
 @pytest.mark.parametrize("mode", sorted(LN_MODES))
 def test_fp32_has_the_logits_of_the_model(isa, mode):  # noqa: F811
-    model = model_of(mode)
-    decoder = NativeDecoder(model)
-    assert compare_encoder(model, decoder) < FP32
-    assert compare_steps(model, decoder) < FP32
+    assert_near_the_model(model_of(mode))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_padding_on_the_left(isa, mode):  # noqa: F811
-    model = model_of(mode)
-    decoder = NativeDecoder(model)
-    assert compare_encoder(model, decoder, "left") < FP32
-    assert compare_steps(model, decoder, "left") < FP32
+    assert_near_the_model(model_of(mode), "left")
 
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("mode", MODES)
 def test_sizes(isa, mode, sizes):  # noqa: F811
     model = model_of(mode, **SIZES[sizes])
-    decoder = NativeDecoder(model)
-    assert compare_encoder(model, decoder) < FP32
-    assert compare_steps(model, decoder) < FP32
-    assert compare_steps(model, decoder, beams=1) < FP32
+    assert compare_steps(model, assert_near_the_model(model), beams=1) < FP32
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_of_the_model(isa, variant):  # noqa: F811
-    model = model_of(**{"mode": "resi_dual", **VARIANTS[variant]})
-    decoder = NativeDecoder(model)
-    assert compare_encoder(model, decoder) < FP32
-    assert compare_steps(model, decoder) < FP32
+    assert_near_the_model(model_of(**{"mode": "resi_dual", **VARIANTS[variant]}))
 
 
 @torch.no_grad()
@@ -155,7 +149,8 @@ def bfloat16_errors(model):
 
 
 @pytest.mark.parametrize(
-    ("mode", "sizes"), [("resi_dual", sizes) for sizes in SIZES] + [(mode, "odd") for mode in ("post_ln", "pre_ln")]
+    ("mode", "sizes"),
+    [("resi_dual", sizes) for sizes in SIZES] + [(mode, "odd") for mode in ("post_ln", "pre_ln", *INSIDE)],
 )
 def test_low_precision(isa, mode, sizes):  # noqa: F811
     model = model_of(mode, **SIZES[sizes])
@@ -167,14 +162,9 @@ def test_low_precision(isa, mode, sizes):  # noqa: F811
 
 
 @pytest.mark.parametrize("mode", INSIDE)
-def test_modes_that_change_sublayers_in_other_sizes_and_precisions(isa, mode):  # noqa: F811
+def test_modes_that_change_sublayers_in_other_sizes(isa, mode):  # noqa: F811
     model = model_of(mode, **SIZES["odd"])
-    encoder_error, decoder_error = bfloat16_errors(model)
     assert compare_steps(model, NativeDecoder(model), "left") < FP32
-    for dtype, factor in (("bfloat16", 1.5), ("int8", 6.0)):
-        decoder = NativeDecoder(model, dtype)
-        assert compare_encoder(model, decoder) < factor * encoder_error
-        assert compare_steps(model, decoder) < factor * decoder_error
 
 
 def test_a_matrix_whose_first_number_nothing_reads(monkeypatch):
@@ -271,26 +261,6 @@ def test_tokens_that_are_forbidden_have_no_share_also_where_they_are_the_first()
     expected = states[1].step(tokens).log_softmax(dim=-1)
     torch.testing.assert_close(log_probs, expected.topk(5).values)
     assert found.min() >= 600
-
-
-@pytest.mark.parametrize("fused", [True, False])
-def test_changed_weights_are_noticed(fused):
-    model = model_of("post_ln")
-    decoder = NativeDecoder(model)
-    assert decoder.fingerprint.matches(model, decoder.parts_of(model))
-    optimizer = torch.optim.AdamW(model.parameters(), fused=fused)  # a fused one leaves `_version` as it is
-    model(input_ids=sources()[0], labels=sources()[0]).loss.backward()
-    optimizer.step()
-    assert not decoder.fingerprint.matches(model, decoder.parts_of(model))
-
-
-@pytest.mark.parametrize("name", ["model.decoder.layers.1.ffn_residual.norm.eps", "model.encoder.embed_tokens.scale"])
-def test_changed_numbers_are_noticed(name):
-    model = model_of("post_ln")
-    decoder = NativeDecoder(model)
-    module, _, attribute = name.rpartition(".")
-    setattr(model.get_submodule(module), attribute, 0.3)
-    assert not decoder.fingerprint.matches(model, decoder.parts_of(model))
 
 
 @pytest.mark.parametrize("fields", [{"fix_norm": True}, {"ln_mode_options": {"dual_scale": 2.0}}])

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A decoder alone on the native kernels against the model itself: prompts are read at once, then single tokens."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

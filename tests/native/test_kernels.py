@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Each kernel against the operations of PyTorch that it replaces."""
 
-from __future__ import annotations
-
 from ctypes import byref
 
 import pytest
@@ -88,13 +86,23 @@ def test_int8_of_zeros():
     assert torch.equal(run_linear("int8", torch.zeros(40, 70), bias, torch.zeros(3, 70))[:, :40], bias.expand(3, -1))
 
 
+def attend(query, cache, table, lines, lengths, heads, head_size, scale):
+    """What `rows` queries read from entries of a cache, those of their lines in a table."""
+    rows, width = query.shape
+    output, scratch = torch.full_like(query, torch.nan), torch.empty(4 * round_up(table.shape[-1], 16))
+    pointers = {"queries": query.data_ptr(), "cache": cache.data_ptr(), "output": output.data_ptr()}
+    places = Table(table.data_ptr(), table.shape[-1], lines.data_ptr(), lengths.data_ptr())
+    arguments = Attention(heads, head_size, width, table=places, scratch=scratch.data_ptr(), **pointers)
+    library().attention(byref(arguments), rows, TYPES.index(query.dtype), scale)
+    return output
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("heads", "head_size"), [(1, 4), (3, 16), (4, 24), (2, 64), (5, 80), (2, 128)])
 @pytest.mark.parametrize("longest", [1, 3, 16, 37])
 def test_attention(dtype, heads, head_size, longest):
     rows, entries, sentences = 10, 50, 3
     padded_head = round_up(head_size, HEAD_PADDING)
-    width = round_up(heads * padded_head)
     query, keys, values = torch.randn(rows, heads * head_size), *torch.randn(2, entries, heads * head_size)
     table = torch.randint(entries, (sentences, longest), dtype=torch.int32)
     lengths = torch.randint(1, longest + 1, (sentences,), dtype=torch.int32)
@@ -104,12 +112,7 @@ def test_attention(dtype, heads, head_size, longest):
 
     query, keys, values = (pad_heads(states.T, heads).T.to(dtype).contiguous() for states in (query, keys, values))
     cache = torch.cat([keys, values], dim=1)
-    output = torch.full((rows, width), torch.nan, dtype=dtype)
-    scratch = torch.empty(4 * round_up(longest, 16))
-    pointers = {"queries": query.data_ptr(), "cache": cache.data_ptr(), "output": output.data_ptr()}
-    pointers |= {"table": Table(table.data_ptr(), longest, lines.data_ptr(), lengths.data_ptr())}
-    all_heads = Attention(heads, padded_head, width, scratch=scratch.data_ptr(), **pointers)
-    library().attention(byref(all_heads), rows, TYPES.index(dtype), scale)
+    output = attend(query, cache, table, lines, lengths, heads, padded_head, scale)
 
     def split(states):
         return states[:, : heads * padded_head].double().view(-1, heads, padded_head).transpose(0, 1)
@@ -127,22 +130,13 @@ def test_attention(dtype, heads, head_size, longest):
 def test_attention_of_a_row_does_not_depend_on_the_others(dtype, length):
     query, cache = torch.randn(1, 64, dtype=dtype).repeat(5, 1), torch.randn(length, 128, dtype=dtype)
     entries, lengths = torch.arange(length, dtype=torch.int32), torch.tensor([length], dtype=torch.int32)
-    lines, output = torch.zeros(5, dtype=torch.int32), torch.empty(5, 64, dtype=dtype)
-    scratch = torch.empty(4 * round_up(length, 16))
-    table = Table(entries.data_ptr(), length, lines.data_ptr(), lengths.data_ptr())
-    pointers = {"queries": query.data_ptr(), "cache": cache.data_ptr(), "output": output.data_ptr()}
-    one_head = Attention(1, 64, 64, table=table, scratch=scratch.data_ptr(), **pointers)
-    library().attention(byref(one_head), 5, TYPES.index(dtype), 0.125)
+    output = attend(query, cache, entries, torch.zeros(5, dtype=torch.int32), lengths, 1, 64, 0.125)
     assert torch.equal(output[:4], output[4:].repeat(4, 1))
 
 
 def test_attention_to_nothing_is_zero():
-    query, cache, output, scratch = torch.randn(1, 64), torch.randn(2, 128), torch.ones(1, 64), torch.empty(64)
     zero = torch.zeros(1, dtype=torch.int32)
-    table = Table(zero.data_ptr(), 1, zero.data_ptr(), zero.data_ptr())
-    pointers = {"queries": query.data_ptr(), "cache": cache.data_ptr(), "output": output.data_ptr()}
-    one_head = Attention(1, 64, 64, table=table, scratch=scratch.data_ptr(), **pointers)
-    library().attention(byref(one_head), 1, 0, 0.125)
+    output = attend(torch.randn(1, 64), torch.randn(2, 128), zero, zero, zero, 1, 64, 0.125)
     assert not output.any()
 
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The kernels compile and link for the systems that wheels are built for: with the Clang of `pip install ziglang`."""
 
-from __future__ import annotations
-
 import importlib.util
 import runpy
 import subprocess
@@ -28,25 +26,10 @@ TARGETS = {
 @pytest.mark.parametrize("target", TARGETS)
 def test_kernels_compile(target, tmp_path):
     name = TARGETS[target]
-    compiler = [
-        sys.executable,
-        "-m",
-        "ziglang",
-        "cc",
-        "-target",
-        target,
-        "-shared",
-        *SETUP["FLAGS"],
-        "-O1",
-        "-Wall",
-        "-Wno-ignored-optimization-argument",
-        "-Werror",
-    ]
-    flags = (
-        SETUP["INSTRUCTION_SETS"][target.partition("-")[0]][name]
-        .replace("-march=armv8.2-a", "-mcpu=generic+v8_2a")
-        .split()
-    )
+    compiler = [sys.executable, *f"-m ziglang cc -target {target} -shared".split(), *SETUP["FLAGS"]]
+    compiler += ["-O1", "-Wall", "-Wno-ignored-optimization-argument", "-Werror"]
+    flags = SETUP["INSTRUCTION_SETS"][target.partition("-")[0]][name].split()
+    flags = [flag.replace("-march=armv8.2-a", "-mcpu=generic+v8_2a") for flag in flags]
     sources = [*(ROOT / "residual_hf/native").glob("*.c")]
     macros = ["-DINTERFACE=1u", f"-DINSTRUCTION_SET={name.upper()}"]
     subprocess.run([*compiler, *flags, *macros, "-o", tmp_path / "kernels", *sources], check=True)

@@ -1,11 +1,9 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Connections that are recorded as operations of the kernels: modes of users, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from native.test_decoder import FP32, compare_encoder, compare_steps
+from native.test_decoder import FP32, assert_near_the_model, compare_steps
 from support.models import make, randomise
 from support.native_library import isa, needs_kernels  # noqa: F401
 from torch import nn
@@ -110,10 +108,7 @@ def test_modules_of_a_user_within_sublayers(model_with, kind, slots):
         own["output"] = kind(config.d_model)
         return {slot: module for slot, module in own.items() if slot in (*slots, "pre_activation")}
 
-    model = model_with(gated, inner_modules=staticmethod(inner_modules))
-    decoder = NativeDecoder(model)
-    assert compare_encoder(model, decoder) < FP32
-    assert compare_steps(model, decoder) < FP32
+    assert_near_the_model(model_with(gated, inner_modules=staticmethod(inner_modules)))
 
 
 def test_what_is_left_to_pytorch_within_sublayers(model_with):
@@ -128,10 +123,7 @@ def test_what_is_left_to_pytorch_within_sublayers(model_with):
 
 @pytest.mark.parametrize("forward", [gated, exponential, multiplied_gates])
 def test_a_mode_of_a_user(model_with, forward):
-    model = model_with(forward)
-    decoder = NativeDecoder(model)
-    assert compare_encoder(model, decoder) < FP32
-    assert compare_steps(model, decoder) < FP32
+    assert_near_the_model(model_with(forward))
 
 
 def test_several_streams(model_with):

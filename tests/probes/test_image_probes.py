@@ -1,11 +1,11 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Probes of ResNets, and the effective scale of a shortcut."""
 
-from __future__ import annotations
-
 import math
 
+import ablation
 import dependency
+import paper_probes
 import pytest
 import torch
 from residual_stream import position_recall
@@ -14,7 +14,7 @@ from skip_scale import effective_scale
 from residual_hf import ResidualConfig, ResidualForImageClassification, ResidualImageConfig, ResidualModel
 from residual_hf.base.errors import InputError
 from residual_hf.conversion import fold
-from residual_hf.probes import ablation, gradients, representations
+from residual_hf.probes import gradients, representations
 
 BATCH = {
     "pixel_values": torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)),
@@ -57,11 +57,11 @@ def test_shares_ranges_and_similarities():
     branch, shortcut = a[0].std(-1, correction=0).mean(), 3 * x[0].std(-1, correction=0).mean()
     assert len(shares) == 6 and shares[2] == pytest.approx(float(branch / (branch + shortcut)), rel=1e-4)
     assert len(representations.activation_ranges(model, BATCH)) == 6 * 6
-    pairs = {(row.layer, row.other) for row in representations.layer_cosines(model, BATCH)}
+    pairs = {(row.layer, row.other) for row in paper_probes.layer_cosines(model, BATCH)}
     assert (5, 6) in pairs and (1, 6) not in pairs  # states of two stages have no cosine
-    assert len(representations.effective_rank(model, BATCH)) == 6
-    assert 1 in {row.layer for row in representations.representation_change(model, BATCH)}
-    assert [row.layer for row in representations.branch_dependency(model, BATCH)] == [1, 2, 4, 6]
+    assert len(paper_probes.effective_rank(model, BATCH)) == 6
+    assert 1 in {row.layer for row in paper_probes.representation_change(model, BATCH)}
+    assert [row.layer for row in paper_probes.branch_dependency(model, BATCH)] == [1, 2, 4, 6]
 
 
 def test_layers_that_reduce_images_stay():

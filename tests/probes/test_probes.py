@@ -3,9 +3,12 @@
 
 import math
 
+import ablation
 import dependency
+import paper_probes
 import pytest
 import stability
+import stream_mixing as mixing
 import torch
 from support.probed_models import model_of, random_batch
 from torch import nn
@@ -14,8 +17,7 @@ from residual_hf import ResidualConfig, ResidualForCausalLM
 from residual_hf.base.errors import InputError
 from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.branch_warmup import advance_branch_warmup
-from residual_hf.probes import ablation, gradients, representations
-from residual_hf.probes import stream_mixing as mixing
+from residual_hf.probes import gradients, representations
 from residual_hf.probes.sites import sublayers
 
 
@@ -54,7 +56,7 @@ def test_gradients_vanish_only_in_a_post_ln_decoder(depth, seed, tolerance):
 def test_parts_of_a_gradient_return_through_one_stream_each():
     """Equation 4 of ResiDual, against autograd on an output of which one summand is cut off."""
     model, batch = model_of("resi_dual"), random_batch(4, 6)
-    total, rows = gradients.gradient_norms(model, batch), gradients.gradient_split(model, batch)
+    total, rows = gradients.gradient_norms(model, batch), paper_probes.gradient_split(model, batch)
     weights = {row.place: row.norm for row in total if row.location == "weights"}
     assert {row.place: row.total for row in rows} == pytest.approx(weights, rel=1e-5)
     for stack in (model.model.encoder, model.model.decoder):
@@ -75,10 +77,10 @@ def test_parts_of_a_gradient_return_through_one_stream_each():
 
 def test_in_a_deep_decoder_the_dual_stream_alone_returns_a_gradient():
     """Equation 5: where one part vanishes, the gradient is the other one; 36 layers of width 256: 2e-7 and 0.24."""
-    rows = gradients.gradient_split(model_of("resi_dual", 1, decoder_depth=24), random_batch(4, 6))
+    rows = paper_probes.gradient_split(model_of("resi_dual", 1, decoder_depth=24), random_batch(4, 6))
     first = next(row for row in rows if row.place == ("decoder", 1, "self_attention"))
     assert first.parts[0] < 0.03 * first.parts[1] and first.total == pytest.approx(first.parts[1], rel=0.03)
-    assert {len(row.parts) for row in gradients.gradient_split(model_of("pre_ln"), random_batch(2, 5))} == {1}
+    assert {len(row.parts) for row in paper_probes.gradient_split(model_of("pre_ln"), random_batch(2, 5))} == {1}
 
 
 @pytest.mark.parametrize("mode", ["normformer", "hybrid_norm", "fixup"])
@@ -110,7 +112,7 @@ def test_probes_leave_the_model_untouched():
     before = {name: p.grad.clone() for name, p in model.named_parameters()}
     modes, random = [m.training for m in model.modules()], torch.get_rng_state()
     gradients.gradient_norms(model, batch)
-    gradients.gradient_split(model, batch)
+    paper_probes.gradient_split(model, batch)
     stability.output_change(model, batch, "update")
     dependency.dependency_matrix(model, batch)
     ablation.layer_removal(model, batch)
@@ -125,7 +127,7 @@ def test_representation_change_of_post_ln_is_flat_and_equals_resi_dual():
     """Theorem 3.6 with the variance of fairseq's feed-forward, .0585, predicts .189; Pre-LN falls as 1/sqrt(k)."""
     batch, change = random_batch(), {}
     for mode in ("post_ln", "resi_dual", "pre_ln"):
-        rows = representations.representation_change(model_of(mode, 36, 1, width=256), batch)
+        rows = paper_probes.representation_change(model_of(mode, 36, 1, width=256), batch)
         change[mode] = [r.change for r in rows if r.stack == "encoder"]
     assert change["post_ln"] == change["resi_dual"]
     steps = change["post_ln"][1::2]
@@ -138,7 +140,7 @@ def test_representation_change_of_post_ln_is_flat_and_equals_resi_dual():
 def test_pre_ln_representations_collapse():
     cosine = {}
     for mode in ("post_ln", "pre_ln"):
-        rows = representations.layer_cosines(model_of(mode, 18, 1, width=64), random_batch())
+        rows = paper_probes.layer_cosines(model_of(mode, 18, 1, width=64), random_batch())
         cosine[mode] = next(r.cosine for r in rows if (r.stack, r.layer, r.other) == ("encoder", 17, 18))
     assert cosine["pre_ln"] > 0.97 > cosine["post_ln"]
 
@@ -190,7 +192,7 @@ def test_shares_are_those_of_the_sum(mode, options, kind, total):
     for _ in range(1000):
         advance_branch_warmup(model)
     part = next(p for p in sublayers(model) if p.place == ("encoder", 2, kind))
-    states = representations.record(model, batch, part.joins, total)
+    states = paper_probes.record(model, batch, part.joins, total)
     branch = states[part.site(part.joins)] * part.factor("branch")
     shortcut = states[part.site(total)] - branch
     b, r = (float(x.std(-1, correction=0).mean()) for x in (branch, shortcut))
@@ -210,7 +212,7 @@ def test_range_and_rank():
     model, batch = model_of("pre_ln"), random_batch()
     rows = representations.activation_ranges(model, batch)
     assert all(row.largest >= row.rms and 2**row.fp16_headroom * row.largest == pytest.approx(65504) for row in rows)
-    assert all(1 < row.rank <= 32 for row in representations.effective_rank(model, batch))
+    assert all(1 < row.rank <= 32 for row in paper_probes.effective_rank(model, batch))
 
 
 def test_padding_is_not_measured():
@@ -221,7 +223,7 @@ def test_padding_is_not_measured():
     batch["input_ids"][1, 3:] = 7
     batch["labels"] = torch.cat([batch["labels"], torch.full((2, 3), -100)], dim=1)
     assert [row.share for row in representations.branch_share(model, batch)] == pytest.approx(shares, rel=1e-5)
-    states = representations.record(model, batch, "output")
+    states = paper_probes.record(model, batch, "output")
     assert {len(tensor) for site, tensor in states.items() if site.stack == "encoder"} == {9}
     assert {len(tensor) for site, tensor in states.items() if site.stack == "decoder"} == {8}
 
@@ -323,8 +325,8 @@ def test_models_of_transformers():
             ("decoder", "feed_forward"),
         }
         assert all(r.norm > 0 for r in rows if r.location == "weights")
-        assert len(representations.layer_cosines(model, batch)) == 8
-        assert len(representations.representation_change(model, batch)) == 3 + 5
+        assert len(paper_probes.layer_cosines(model, batch)) == 8
+        assert len(paper_probes.representation_change(model, batch)) == 3 + 5
 
 
 def test_a_model_without_known_layers_is_refused():

@@ -6,22 +6,19 @@ import os
 import socket
 
 import adam
+import paper_probes
 import stability
 import torch
+from support.probed_models import model_of
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from residual_hf import ResidualConfig, ResidualForConditionalGeneration
-from residual_hf.probes import gradients, representations
+from residual_hf.probes import gradients
 
 
 def make_model():
-    torch.manual_seed(0)
-    sizes = {"d_model": 16, "vocab_size": 40, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 16}
-    for stack in ("encoder", "decoder"):
-        sizes |= {f"{stack}_ffn_dim": 16, f"{stack}_attention_heads": 2}
-    return ResidualForConditionalGeneration(ResidualConfig(ln_mode="resi_dual", dropout=0.1, **sizes))
+    return model_of("resi_dual", width=16, vocab_size=40, dropout=0.1)
 
 
 def batch_of(rank):
@@ -58,7 +55,7 @@ def measure(rank, port, results):
     model(**batch).loss.backward()  # a training under way: gradients, dropout on
     before = state_of(model)
     norms = [row.norm for row in gradients.gradient_norms(model, batch) if row.location == "weights"]
-    changes = [row.change for row in representations.representation_change(model, batch)]
+    changes = [row.change for row in paper_probes.representation_change(model, batch)]
     stability.output_change(model, batch, "update")
     untouched = equal(before, state_of(model))
     sharded = fully_shard(make_model(), mesh=init_device_mesh("cpu", (2,)))
@@ -93,5 +90,5 @@ def test_probes_of_two_processes():
     for rank, _, changes, untouched, norms_of_shards, shares_of_shards in found:
         torch.testing.assert_close(norms_of_shards, alone, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(shares_of_shards, shares, rtol=0, atol=1e-2)
-        assert changes == [row.change for row in representations.representation_change(model, batch_of(rank))]
+        assert changes == [row.change for row in paper_probes.representation_change(model, batch_of(rank))]
         assert untouched == dict.fromkeys(untouched, True)

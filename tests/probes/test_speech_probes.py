@@ -1,17 +1,16 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Probes of speech models, whose encoder has a state for four frames of the mask."""
 
-from __future__ import annotations
-
+import paper_probes
 import pytest
 import torch
 from residual_stream import position_recall, rotation_change
 from skip_scale import effective_scale
 from stability import output_change
+from stream_mixing import mixing_weights
 
 from residual_hf import ResidualConfig, ResidualForSpeechSeq2Seq
 from residual_hf.probes import representations
-from residual_hf.probes.stream_mixing import mixing_weights
 
 BATCH = {
     "input_features": torch.randn(2, 16, 6, generator=torch.Generator().manual_seed(1)),
@@ -30,7 +29,7 @@ def speech(mode, **fields):
 
 def test_states_of_padding_are_left_out():
     model = speech("rskip_ln")
-    states = representations.record(model, BATCH, "output")
+    states = paper_probes.record(model, BATCH, "output")
     assert {(site.stack, len(x)) for site, x in states.items()} == {("encoder", 4 + 2), ("decoder", 4 + 2)}
     with torch.no_grad():
         encoded = model.get_encoder()(BATCH["input_features"], BATCH["attention_mask"]).last_hidden_state
@@ -41,7 +40,7 @@ def test_states_of_padding_are_left_out():
 @pytest.mark.parametrize("mode", ["rskip_ln", "hyper_connections"])
 def test_probes_of_states(mode):
     model = speech(mode)
-    assert len(representations.layer_cosines(model, BATCH)) == 4 + 1
+    assert len(paper_probes.layer_cosines(model, BATCH)) == 4 + 1
     assert len(representations.activation_ranges(model, BATCH)) and output_change(model, BATCH)
     if mode == "rskip_ln":
         assert len(representations.branch_share(model, BATCH)) == len(effective_scale(model, BATCH)) == 2 * 2 + 3

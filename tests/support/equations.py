@@ -11,8 +11,6 @@ lists of sub-layers `c`, and `for c in s` visits them in order:
     s.end    the parameters at the end of the stack;  s.N: its layers;  s.n: its sub-layers
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Scripts of `examples/` on small data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from support.processes import run_here

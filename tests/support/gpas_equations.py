@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The equations of the GPAS modes, as in `support/equations.py`."""
 
-from __future__ import annotations
-
 import math
 
 from support.plain_models import LN, RMS, deep_norm_alpha, equation, gpas

@@ -46,6 +46,7 @@ EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
 FAST = ("test_equations", "test_mode_constants")
 TESTS = [
     "tests/model/test_connections.py",
+    "tests/model/test_initialization.py",
     "tests/model/test_single_stack_constants.py",
     "tests/model/test_mode_invariants.py",
     "tests/conversion/test_fold.py::test_the_list_of_modes",

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Norms, branches and stacks as plain functions of a model's parameters, for `support/equations.py`."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Models and batches for probes."""
 
-from __future__ import annotations
-
 import torch
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Recipes of runs that take seconds."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

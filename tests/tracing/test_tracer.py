@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Graphs of connections: what they contain, and that tracing changes nothing."""
 
-from __future__ import annotations
-
 from threading import Thread
 
 import pytest

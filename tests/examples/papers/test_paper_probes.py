@@ -8,12 +8,12 @@ import math
 import adam
 import dependency
 import numpy as np
+import paper_probes
 import pytest
 import stability
 from support.probed_models import model_of, random_batch
 
 from residual_hf.base.errors import InputError
-from residual_hf.probes import representations
 
 KAPPA = {  # steps 1, 2, 5, 10, 20, 30, 40; figure 3 of ResiDual with the correct derivative
     0.0: (3200, 1684.2, 781.4, 491.3, 364.3, 334.2, 324.8),
@@ -76,7 +76,7 @@ def test_dependency_matrix_has_the_diagonal_of_the_exact_recursion():
 def test_dependency_of_the_first_sublayer_follows_from_branch_and_shortcut():
     model, batch = model_of("post_ln", 1, 1, width=512, encoder_attention_heads=8), random_batch()
     first = next(r.beta for r in dependency.dependency_matrix(model, batch) if r.i == r.j == 1)
-    states = representations.record(model, batch, "input", "branch.output")
+    states = paper_probes.record(model, batch, "input", "branch.output")
     shortcut, branch = (states[s].std(-1, correction=0).mean() for s in list(states)[:2])
     assert first == pytest.approx(float(branch / (shortcut**2 + branch**2).sqrt()), abs=2e-3)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import paper_probes
 import pytest
 import torch
 from residual_stream import position_recall, rotation_change
@@ -10,7 +11,6 @@ from support.models import LABELS, SOURCE, make, randomise
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.ln_modes import PreLN
-from residual_hf.probes import representations
 
 BATCH = {"input_ids": SOURCE, "attention_mask": SOURCE.ne(1), "labels": LABELS}
 
@@ -65,8 +65,8 @@ def test_only_a_shortcut_carries_positions_through_a_deep_stack(shortcut, monkey
 
 def test_dependency_is_the_variance_of_the_branch_in_that_of_the_sum():
     model = randomise(make("admin"))
-    states = representations.record(model, BATCH, "input", "branch.output", "norm.input")
-    rows = representations.branch_dependency(model, BATCH)
+    states = paper_probes.record(model, BATCH, "input", "branch.output", "norm.input")
+    rows = paper_probes.branch_dependency(model, BATCH)
     assert len(rows) == 2 * 2 + 3 * 3
     for row in rows:
         x, f, total = (
@@ -74,5 +74,5 @@ def test_dependency_is_the_variance_of_the_branch_in_that_of_the_sum():
             for location in ("input", "branch.output", "norm.input")
         )
         assert row.dependency == pytest.approx(float(f.var(-1).mean() / total.var(-1).mean()), rel=1e-5)
-    mine = representations.branch_dependency(make("pre_ln"), BATCH)
+    mine = paper_probes.branch_dependency(make("pre_ln"), BATCH)
     assert all(0 < row.dependency < 1.5 for row in mine)

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from residual_hf.base.errors import InputError
 from residual_hf.model.modes_cross_layer import DynamicAverage, LayerMix
 from residual_hf.model.modes_multi_stream import DepthAttention, MultiStream
-
-from .representations import real_tokens
-from .undisturbed import Batches, as_list, undisturbed
+from residual_hf.probes.representations import real_tokens
+from residual_hf.probes.undisturbed import Batches, as_list, undisturbed
 
 
 @dataclass(frozen=True)

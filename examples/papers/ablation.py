@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.stacks import ResidualStack
-
-from .sites import layers_attribute, stacks
-from .undisturbed import Batch, Batches, as_list, count_targets, undisturbed
+from residual_hf.probes.sites import layers_attribute, stacks
+from residual_hf.probes.undisturbed import Batches, as_list, mean_loss, undisturbed
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,3 @@ def without_layer(model: nn.Module, name: str, number: int) -> nn.Module:
             if hasattr(module, "layer_idx"):
                 module.layer_idx = index
     return reduced
-
-
-@torch.no_grad()
-def mean_loss(model: nn.Module, batches: Iterable[Batch]) -> float:
-    total = tokens = 0.0
-    for batch in batches:
-        count = count_targets(model, batch)
-        total += float(model(**batch, use_cache=False).loss) * count
-        tokens += count
-    return total / tokens
