@@ -50,6 +50,16 @@ def requires(extra: str) -> Iterator[None]:
         raise InputError(f"{error.name} is not installed: pip install 'residual_hf[{extra}]'") from error
 
 
+@contextmanager
+def input_errors(prefix: str, *kinds: type[BaseException]) -> Iterator[None]:
+    """Context in which errors of these kinds (`InputError` if none is given) are `InputError` with a prefix."""
+    caught = kinds or (InputError,)
+    try:
+        yield
+    except caught as error:
+        raise InputError(f"{prefix}{error}") from error
+
+
 def is_panic(error: BaseException) -> bool:
     """Whether a library in Rust, such as tokenizers, has failed; its error is not an `Exception`."""
     return type(error).__name__ == "PanicException"

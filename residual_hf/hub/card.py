@@ -17,7 +17,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from jinja2 import Environment, Template
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import check_output_file, write_atomically
 from residual_hf.base.yaml_files import dump_yaml
 from residual_hf.checkpoint import SHORTLIST
@@ -100,12 +100,9 @@ def write_card(
         check_output_file(picture, overwrite=overwrite)
     name = model_name or folder_name(run)
     for field, value in [("name", model_name), *(("datasets", dataset) for dataset in datasets)]:
-        if value is None:
-            continue
-        try:
-            validate_repo_id(value)
-        except HFValidationError as error:
-            raise InputError(f"{field}: {error}") from error
+        if value is not None:
+            with input_errors(f"{field}: ", HFValidationError):
+                validate_repo_id(value)
     with damage_named(run.folder):
         if not run.directions:
             raise InputError(f"{run.folder}: run.json has no corpus with source_lang and target_lang in data.train")
@@ -113,6 +110,8 @@ def write_card(
         comparisons = compare(run, other)
         tables = score_tables(run, comparisons)
         curve = learning_curve(run.curve)
+        corpora = [corpus for split in SPLITS for corpus in getattr(run.record.data, split)]
+        hashes = [item for corpus in corpora for item in corpus.sha256.items()]
         sections = ("tokenizer", "model", "training", "decoding", "evaluation")
         recipe = data_settings(run) | {name: run.recipe[name] for name in sections if name in run.recipe}
         card = render_card(
@@ -132,7 +131,7 @@ def write_card(
             segmented=(run.recipe.get("tokenizer") or {}).get("kind") == "pretokenized",
             start=run.starts_from,
             connections=[describe_mode(mode) for mode in run.ln_modes],
-            hashes=_hashes(run),
+            hashes="\n".join(dict.fromkeys(f"{sha}  {file_name(file)}" for file, sha in hashes)),
             hyperparameters=dump_yaml(public(_without_empty(recipe))),
             labels=LABELS,
             scores=tables,
@@ -333,11 +332,6 @@ def describe_mode(name: str) -> dict[str, str]:
     own = vars(LN_MODES[name]) if name in LN_MODES else {}
     summary = inspect.cleandoc(own.get("__doc__") or "").partition("\n")[0]
     return {"name": name, "summary": summary, "equation": own.get("equation", ""), "source": own.get("source", "")}
-
-
-def _hashes(run: FinishedRun) -> str:
-    corpora = [corpus for split in SPLITS for corpus in getattr(run.record.data, split)]
-    return "\n".join(dict.fromkeys(f"{sha}  {file_name(file)}" for c in corpora for file, sha in c.sha256.items()))
 
 
 def _citations(run: FinishedRun, baseline: FinishedRun | None) -> str:

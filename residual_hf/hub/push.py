@@ -22,7 +22,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from residual_hf._version import __version__
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import read_json, read_text, write_atomically
 from residual_hf.checkpoint import saved_class, validate_model_folder
 from residual_hf.checkpoint_checks import DifferentCodeError
@@ -99,16 +99,12 @@ def push_run(
             run; a name, a token or metadata of the card that the Hub refuses; an existing public repository for
             `private`; no connection.
     """
-    try:
+    with input_errors("repo_id: ", HFValidationError):
         validate_repo_id(repo_id)
-    except HFValidationError as error:
-        raise InputError(f"repo_id: {error}") from error
     model = _find_model(Path(folder))
     if trust_remote_code:
-        try:
+        with input_errors(f"{model}: ", ValueError):
             import_saved_modes(model)
-        except ValueError as error:
-            raise InputError(f"{model}: {error}") from error
     try:
         names = validate_model_folder(model)
     except DifferentCodeError as different:
@@ -235,10 +231,8 @@ def loading_from(repo_id: str, readme: Path) -> str:
 
 def _read_card(path: Path) -> ModelCard:
     """A card with metadata, as far as they can be checked without the Hub."""
-    try:
+    with input_errors(f"{path}: the metadata cannot be read: ", yaml.YAMLError, ValueError):
         card = ModelCard.load(path)
-    except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"{path}: the metadata cannot be read: {error}") from error
     if not card.data.to_dict():
         raise InputError(f"{path}: no metadata: the card must begin with a block of YAML between lines of ---")
     return card

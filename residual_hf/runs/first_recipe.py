@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -186,8 +185,6 @@ def write_first_recipe(
         other = given[in_pairs.index(False)]
         raise InputError(f"source: {other} given among {len(given)} files, must be a file of {', '.join(PAIR_FILES)}")
     check_files(specs)
-    if not 0 <= trial_seconds < math.inf:
-        raise InputError(f"--trial: {trial_seconds} given, must be a number >= 0")
     languages = languages_of(specs[0], source_lang, target_lang)
     if languages[0] == languages[1]:
         raise InputError(f"--target-lang: {languages[1]!r} given, must differ from the source language")

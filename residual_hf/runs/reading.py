@@ -25,7 +25,6 @@ from residual_hf.base.lock import Lock
 from residual_hf.checkpoint import WEIGHT_FILES
 
 from .recipe import Recipe
-from .resuming import check_run_folder
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +35,9 @@ def check_folder(recipe: Recipe, *, overwrite: bool, resume: bool, inputs: Itera
     """The output folder of a run. Raises `InputError` for one that cannot be used, see `train`."""
     folder = expanded(recipe.output_dir)
     if resume:
-        check_run_folder(folder)
+        if not (folder / RECORD).is_file():
+            advice = "must be the folder of a run; start a run without --resume"
+            raise InputError(f"--resume: {folder} has no {RECORD}, {advice}")
         check_space(folder)
         check_output_folder(folder / "model", overwrite=True, holds=WEIGHT_FILES)
     else:

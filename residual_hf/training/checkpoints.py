@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import TrainerCallback, TrainerState
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import number_of, numbered_folders, read_json
 from residual_hf.checkpoint_checks import check_undamaged
 from residual_hf.model.checksums import CHECKSUMS, find_damage, write_checksums
@@ -185,22 +185,25 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     check_undamaged(checkpoint)
     for path in sorted(checkpoint.glob("model*.safetensors")):
-        try:
+        with input_errors(f"{path}: not a readable safetensors file: ", SafetensorError, OSError):
             weights |= load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise InputError(f"{path}: not a readable safetensors file: {error}") from error
     if not weights:
         raise InputError(f"{checkpoint}: no model*.safetensors file in it")
     return weights
 
 
+def read_tensors(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a file. Raises `InputError` unless they have the names and shapes of others."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
+    saved = load_file(path)
+    if {name: tensor.shape for name, tensor in saved.items()} != {name: tensor.shape for name, tensor in like.items()}:
+        raise InputError(f"{path}: not the weights of this model")
+    return saved
+
+
 def choose_checkpoints(
-    folder: Path,
-    count: int,
-    *,
-    of: str = "last",
-    metric: str = "nll",
-    fewer: bool = False,
+    folder: Path, count: int, *, of: str = "last", metric: str = "nll", fewer: bool = False
 ) -> list[Path]:
     """The last or the best (`of`) checkpoints of a run by evaluations, in the order of training.
 

@@ -122,7 +122,7 @@ def test_command(tmp_path, capsys, monkeypatch):
 
 def test_another_optimizer_is_refused(tmp_path):
     recipe = make_recipe(tmp_path, optimizer="sgd")
-    with pytest.raises(InputError, match="training.optimizer: 'sgd' given, but the check trains with Adam"):
+    with pytest.raises(InputError, match="training.optimizer: 'sgd' given, must be another for a check"):
         check.check(recipe)
 
 

@@ -179,7 +179,7 @@ def test_bad_corpora_are_refused_before_training(tmp_path, damage, message):
     damage(tmp_path)
     with pytest.raises(InputError, match=message):
         train(recipe)
-    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,3 @@ def test_a_run_without_a_stream_is_not_resumed_with_one(tmp_path):
     train(make_recipe(tmp_path, eval_bleu=False, eval_every=8, max_updates=8))
     with pytest.raises(InputError, match="data.stream: False, now True"):
         train(streamed(tmp_path, max_updates=16), resume=True)
-
-
-def test_a_stream_has_no_epochs(tmp_path):
-    values = make_recipe(tmp_path).as_dict()
-    values["data"]["stream"] = True
-    values["training"] |= {"max_updates": None, "max_epochs": 3}
-    with pytest.raises(InputError, match="training.max_updates: missing, must be given with data.stream"):
-        from_mapping(Recipe, values)

@@ -164,7 +164,7 @@ def test_a_run_is_not_resumed_from_another_model(tmp_path, recipe):
 
 def test_adapters_of_another_shape_are_not_loaded(tmp_path):
     save_trained(adapted_model(), tmp_path)
-    with pytest.raises(InputError, match=r"lora\.safetensors: not the adapters of this model"):
+    with pytest.raises(InputError, match=r"lora\.safetensors: not the weights of this model"):
         load_trained(adapted_model(targets=("fc1",)), tmp_path)
     with pytest.raises(InputError, match=r"lora\.safetensors: no such file"):
         load_trained(adapted_model(), tmp_path / "missing")
