@@ -34,6 +34,7 @@ from residual_hf.records.secrets import first_secret
 from .card import write_card
 
 CARD = "README.md"
+MODEL_CODE = Path(__file__).parents[1] / "model"
 PICTURE = re.compile(r"!\[[^\[\]]*\]\(([\w.-]+)\)")  # in Markdown, of a file in the same folder
 PICTURE_NAME = re.compile(r"(?<![\w.-])\w[\w.-]*\.(png|jpe?g|gif|svg|webp)", re.IGNORECASE)
 TOKENS = 32  # of the input on which two versions of the model code are compared
@@ -128,10 +129,12 @@ def push_run(
         if not path.is_file():
             raise InputError(f"{readme}: no such picture: {name}")
     files = {CARD: readme, **pictures, **{name: model / name for name in names}}
-    for path in files.values():
+    for name, path in files.items():
         if path.resolve().parent != path.parent.resolve():
             raise InputError(f"{path}: a link to {path.resolve()}, outside of the folder; copy the file")
-        if found := first_secret(path):
+        installed = MODEL_CODE / name
+        is_installed = installed.is_file() and installed.read_bytes() == path.read_bytes()
+        if not is_installed and (found := first_secret(path)):
             raise InputError(
                 f"{path}: {found[0]}: looks like a secret ({found[1]}); remove it, and revoke it if it was one"
             )

@@ -129,7 +129,7 @@ class Run:
 
 
 def _are_figures(scores: Any) -> bool:
-    """Whether values are scores, also of several corpora: mappings have a figure `value`, or others in them."""
+    """Whether nested values are scores: each mapping has a number `value`, or such mappings in it."""
     return isinstance(scores, dict) and all(
         isinstance(score["value"], (int, float)) if "value" in score else _are_figures(score)
         for score in scores.values()

@@ -245,11 +245,7 @@ def write_first_recipe(
         parameters = sum(p.numel() for p in model.parameters())
         trial = None
         if trial_seconds:
-            made = (
-                ResidualForConditionalGeneration(config)
-                if tuning is None
-                else build_model(recipe, tokenizer, tuning.start)
-            )
+            made = build_model(recipe, tokenizer, None if tuning is None else tuning.start)
             trial = measure(recipe, made, round(tokens), trial_seconds)
     return Plan(
         recipe=folder / "recipe.yaml",

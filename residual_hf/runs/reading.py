@@ -12,14 +12,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import (
-    RECORD,
-    check_output_folder,
-    check_space,
-    emptied_folder,
-    expanded,
-    writing,
-)
+from residual_hf.base.files import RECORD, check_output_folder, check_space, emptied_folder, expanded, writing
 from residual_hf.base.interrupts import signals_interrupt
 from residual_hf.base.lock import Lock
 from residual_hf.checkpoint import WEIGHT_FILES
@@ -72,7 +65,7 @@ def run_folder(folder: Path, *, resume: bool = False, overwrite: bool = False) -
 
 class LogFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
-        """What a full disk does not take is written with the next message, or an error at the end."""
+        """Keep a message that a full disk refuses: it is written with the next one, or an error at the end."""
 
 
 class TerminalHandler(logging.Handler):

@@ -21,7 +21,6 @@ from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import number_of, numbered_folders, read_json
 from residual_hf.checkpoint_checks import check_undamaged
 from residual_hf.model.checksums import CHECKSUMS, find_damage, write_checksums
-from residual_hf.model.options import shortened
 
 from .callbacks import evaluations
 from .diagnostics import spikes
@@ -40,18 +39,17 @@ STATE_TYPES: dict[str, Any] = {
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """The trainer's state of a checkpoint. Raises `InputError` for one that is damaged or holds other values."""
-    path = checkpoint / STATE
+    path, update = checkpoint / STATE, number_of(checkpoint)
     state = {"log_history": None, **read_json(path)}
-    for name, kind in STATE_TYPES.items():
-        if name in state and not isinstance(state[name], kind):
-            raise InputError(f"{path}: {name} is {shortened(repr(state[name]))}, not the state of a trainer")
-    steps = [entry.get("step") if isinstance(entry, dict) else None for entry in state["log_history"]]
-    if not all(isinstance(step, int) for step in steps):
-        raise InputError(f"{path}: log_history must be a list of entries with a step")
-    if state.get("global_step", number_of(checkpoint)) != number_of(checkpoint):
-        raise InputError(f"{path}: global_step is {state['global_step']}, must be that of the folder")
-    if unknown := state.keys() - {field.name for field in fields(TrainerState)}:
-        raise InputError(f"{path}: {', '.join(sorted(unknown))} unknown, not the state of a trainer")
+    wrong = sorted(state.keys() - {field.name for field in fields(TrainerState)})
+    wrong += [name for name, kind in STATE_TYPES.items() if name in state and not isinstance(state[name], kind)]
+    entries = state["log_history"] if isinstance(state["log_history"], list) else []
+    if not all(isinstance(entry, dict) and isinstance(entry.get("step"), int) for entry in entries):
+        wrong.append("log_history")
+    if state.get("global_step", update) != update:
+        wrong.append("global_step")
+    if wrong:
+        raise InputError(f"{path}: {', '.join(wrong)} not as in the state of a trainer at update {update}")
     return state
 
 

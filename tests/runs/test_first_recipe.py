@@ -13,7 +13,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.cli import main
 from residual_hf.data.data_settings import SPLITS
 from residual_hf.data.synthetic import generate_corpus
-from residual_hf.runs import first_recipe
+from residual_hf.runs import first_recipe, trial
 from residual_hf.runs.first_recipe import choose_size, language_of, write_first_recipe
 from residual_hf.runs.recipe import load_recipe
 from residual_hf.runs.run import train
@@ -33,7 +33,8 @@ def corpus(tmp_path, monkeypatch):
     return Path("corpus.en"), Path("corpus.de")
 
 
-def test_two_files_become_a_recipe_that_trains(corpus, capsys):
+def test_two_files_become_a_recipe_that_trains(corpus, capsys, monkeypatch):
+    monkeypatch.setitem(trial.TOKENS, "cpu", 64)
     assert main(["init", "corpus.en", "corpus.de", "--trial", "0.1"]) == 0
     printed = capsys.readouterr().out
     assert "data: 360 training, 20 validation and 20 test pairs" in printed
@@ -107,7 +108,7 @@ def test_unusable_input_is_refused(corpus, arguments, message):
 def test_documents_are_refused(corpus):
     for file in corpus:
         lines = file.read_text().split("\n")
-        file.write_text("".join(" ".join(lines[i : i + 100]) + "\n" for i in range(120)))
+        file.write_text("".join(" ".join(lines[i : i + 100]) + "\n" for i in range(40)))
     with pytest.raises(
         InputError, match=r"corpus.en: its lines have \d+ tokens on average, must be sentences of <= 512"
     ):

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from safetensors.torch import load_file
+from support.files import same_weights
 from support.recipes import changed
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
@@ -172,17 +172,14 @@ def test_interrupted_run_resumes_to_the_same_weights(tmp_path, monkeypatch, data
         with pytest.raises(Interrupted, match="stopped at update 11"):
             train(recipe)
     train(recipe, resume=True)
-    weights = [load_file(tmp_path / run / "model" / "model.safetensors") for run in ("complete/run", "resumed")]
-    assert weights[0].keys() == weights[1].keys()
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert same_weights(*(tmp_path / run / "model" / "model.safetensors" for run in ("complete/run", "resumed")))
 
 
 def test_stream_has_the_batches_of_the_text_in_memory(tmp_path):
     for name, data in (("memory", {}), ("stream", {"stream": True})):
         recipe = make_recipe(tmp_path / name, data, max_updates=10, eval_every=10)
         train(replace(recipe, model={**recipe.model, "dropout": 0.0}))
-    weights = [load_file(tmp_path / run / "run/model/model.safetensors") for run in ("memory", "stream")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert same_weights(*(tmp_path / run / "run/model/model.safetensors" for run in ("memory", "stream")))
 
 
 def test_average_is_a_model(finished, tmp_path):
@@ -234,14 +231,8 @@ OF_PAIRS = {"source_lang": "en", "target_lang": "de"}
         (PAIRS | OF_TEXT, "data.train: sentence pairs given, must be text with task 'language_modeling'"),
         (TEXT | OF_PAIRS, "data.train: text given, must be source and target with task 'translation'"),
         (TEXT | OF_TEXT | {"source_lang": "de"}, "source_lang: 'de' given, must be null with task 'language_mod"),
-        (
-            OF_PAIRS | {"data": PAIRS["data"] | {"block_size": 8}},
-            "data.block_size: 8 given, must be null with task 'translation'",
-        ),
-        (
-            OF_PAIRS | {"data": PAIRS["data"] | {"sample_break_mode": "eos"}},
-            "data.sample_break_mode: 'eos' given, must be none with task 'translation'",
-        ),
+        (OF_PAIRS | {"data": PAIRS["data"] | {"block_size": 8}}, "data.block_size: 8 given, must be null with"),
+        (OF_PAIRS | {"data": PAIRS["data"] | {"sample_break_mode": "eos"}}, "'eos' given, must be none with"),
         (TEXT | OF_PAIRS | {"model": {"is_decoder_only": True}}, "model.is_decoder_only: not allowed in a recipe"),
     ],
 )
@@ -270,10 +261,7 @@ def test_evaluate_names_what_does_not_fit(finished, tmp_path, capsys):
         (["--text", text, "--long", "skip"], "--long: given with --text"),
         (["--text", text, "--dtype", "int8"], "--dtype: given with --text"),
         (["--source", text, "--reference", text, "--block-size", "9"], "--block-size: only with --text"),
-        (
-            ["--source", text, "--reference", text, "--sample-break-mode", "eos"],
-            "--sample-break-mode: only with --text",
-        ),
+        (["--source", text, "--reference", text, "--sample-break-mode", "eos"], "--sample-break-mode: only"),
         (["--text", text, "--context-window", "63"], "--context-window: 63 given"),
     ):
         assert main(["evaluate", model, *arguments]) == 2

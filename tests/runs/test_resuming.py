@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from support.files import content, flip
+from support.files import content, flip, same_weights
 from support.recipes import SMALL, changed, make_recipe
 from transformers import AutoTokenizer, TrainerState
 
@@ -351,8 +351,7 @@ def test_a_run_that_was_moved_keeps_its_best_checkpoint(run):
     train(changed(recipe, "decoding", num_beams=1), resume=True)  # scores again
     kept, final = (folder / name / "model.safetensors" for name in ("checkpoints/checkpoint-2", "model"))
     assert final.read_bytes() != (folder / "checkpoints/checkpoint-4/model.safetensors").read_bytes()
-    assert load_file(final).keys() == load_file(kept).keys()
-    assert all(torch.equal(weight, load_file(kept)[name]) for name, weight in load_file(final).items())
+    assert same_weights(final, kept)
 
 
 def test_the_last_checkpoint_takes_the_place_of_a_missing_best_one(run, caplog):
@@ -360,8 +359,7 @@ def test_the_last_checkpoint_takes_the_place_of_a_missing_best_one(run, caplog):
     remember_as_best(folder, best_model_checkpoint=str(folder / "checkpoints" / "checkpoint-3"), best_global_step=3)
     train(changed(recipe, "decoding", num_beams=1), resume=True)  # scores again
     assert "checkpoint-3, the best checkpoint, is missing: the last one takes its place" in caplog.text
-    last, final = (load_file(folder / n / "model.safetensors") for n in ("checkpoints/checkpoint-4", "model"))
-    assert all(torch.equal(weight, last[name]) for name, weight in final.items())
+    assert same_weights(*(folder / name / "model.safetensors" for name in ("checkpoints/checkpoint-4", "model")))
 
 
 def test_the_last_average_takes_the_place_of_a_missing_best_one(tmp_path):

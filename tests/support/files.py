@@ -3,10 +3,19 @@
 
 from __future__ import annotations
 
+import torch
+from safetensors.torch import load_file
+
 
 def content(folder):
     """Bytes of the files in a folder by their paths in it."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def same_weights(path, other):
+    """Whether two safetensors files have the same tensors, bit for bit."""
+    weights, others = load_file(path), load_file(other)
+    return weights.keys() == others.keys() and all(torch.equal(weights[name], others[name]) for name in weights)
 
 
 def flip(path, place=0.5):

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from support.files import same_weights
 from support.processes import VERB, run_forked
 from support.recipes import make_recipe
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
@@ -206,8 +207,7 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
     assert train_elsewhere(recipes[1], "--resume").returncode == 0
     folders = [tmp_path / name / "run" for name in ("whole", "killed")]
     assert [json.loads((folder / "metrics.json").read_text())["updates"] for folder in folders] == [24, 24]
-    weights = [load_file(folder / "model" / "model.safetensors") for folder in folders]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert same_weights(*(folder / "model" / "model.safetensors" for folder in folders))
 
 
 def write_recipe(folder, settings):
