@@ -48,12 +48,12 @@ class Watermark(InputSettings):
     context_width: int = option(1, minimum=1)
 
 
-def fields_of(kind: Any, names: str, **bounds: float) -> list[tuple[str, Any, Any]]:
+def fields_of(kind: Any, names: str, **bounds: Any) -> list[tuple[str, Any, Any]]:
     """Fields of the same type and bounds, None by default, for `make_dataclass`."""
     return [(name, kind | None, option(None, **bounds)) for name in names.split()]
 
 
-GenerationFields = make_dataclass(  # those fields of a generation config that a search reads
+GenerationFields: Any = make_dataclass(  # those fields of a generation config that a search reads
     "GenerationFields",
     [
         *fields_of(int, "max_length max_new_tokens num_beams num_beam_groups num_return_sequences", minimum=1),

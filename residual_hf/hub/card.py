@@ -30,7 +30,7 @@ from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.connections import LN_MODES
 from residual_hf.records.learning_curve import learning_curve
 from residual_hf.records.markdown import block, code, escaped, file_name, literal, public, text
-from residual_hf.records.run_folder import FinishedRun, Run, damage_named
+from residual_hf.records.run_folder import Run, damage_named
 
 from .citations import bibtex, papers
 
@@ -92,7 +92,7 @@ def write_card(
     """
     if samples < 0:
         raise InputError(f"samples: {samples} given, must be >= 0")
-    run = FinishedRun.read(run_folder)
+    run = Run.read(run_folder, finished=True)
     path = run.folder / "model" / "README.md" if output is None else Path(output)
     check_output_file(path, overwrite=overwrite, suffix=".md")
     picture = path.with_name("training_curve.png") if output is None else path.with_suffix(".png")
@@ -106,7 +106,7 @@ def write_card(
     with damage_named(run.folder):
         if not run.directions:
             raise InputError(f"{run.folder}: run.json has no corpus with source_lang and target_lang in data.train")
-        other = None if baseline is None else FinishedRun.read(baseline)
+        other = None if baseline is None else Run.read(baseline, finished=True)
         comparisons = compare(run, other)
         tables = score_tables(run, comparisons)
         curve = learning_curve(run.curve)
@@ -170,7 +170,7 @@ def folder_name(run: Run) -> str:
 
 
 def card_metadata(
-    run: FinishedRun, tables: Sequence[ScoreTable], name: str, license: str | None, datasets: Sequence[str]
+    run: Run, tables: Sequence[ScoreTable], name: str, license: str | None, datasets: Sequence[str]
 ) -> ModelCardData:
     """The metadata that the Hub reads."""
     trained_on = (_hub_id(spec.get("dataset")) for spec in _specs(run, "train"))
@@ -197,7 +197,7 @@ def language_codes(languages: Iterable[str]) -> list[str] | None:
     return list(dict.fromkeys(found[1] for found in codes if found)) or None
 
 
-def has_end(run: FinishedRun) -> bool:
+def has_end(run: Run) -> bool:
     """Whether the tokenizer of a language model ends texts with `</s>`; a converted one begins them with it."""
     if not run.task.reads_lines or run.starts_from is None:
         return True
@@ -206,7 +206,7 @@ def has_end(run: FinishedRun) -> bool:
     return ends_text(AutoTokenizer.from_pretrained(run.folder / "model"))
 
 
-def _results(run: FinishedRun, table: ScoreTable) -> list[EvalResult]:
+def _results(run: Run, table: ScoreTable) -> list[EvalResult]:
     """The scores of a corpus, with its id if it is on the Hub."""
     specs = _specs(run, table.split)
     one = len(specs) == 1 and "corpora" not in run.metrics[table.split]
@@ -231,13 +231,13 @@ def _results(run: FinishedRun, table: ScoreTable) -> list[EvalResult]:
     ]
 
 
-def _specs(run: FinishedRun, split: str) -> list[dict[str, Any]]:
+def _specs(run: Run, split: str) -> list[dict[str, Any]]:
     """The corpora of a split as the recipe declares them."""
     specs = (run.recipe.get("data") or {}).get(split) or []
     return [spec for spec in (specs if isinstance(specs, list) else [specs]) if isinstance(spec, dict)]
 
 
-def data_settings(run: FinishedRun) -> dict[str, Any]:
+def data_settings(run: Run) -> dict[str, Any]:
     """The section `data` of the recipe, of the training corpora only what marks and mixes them."""
     data = {name: value for name, value in (run.recipe.get("data") or {}).items() if name not in SPLITS}
     marks = ("tag", "weight", "limit")
@@ -272,7 +272,7 @@ def score_tables(run: Run, comparisons: dict[str, Comparison]) -> list[ScoreTabl
     return tables
 
 
-def sample_translations(run: FinishedRun, count: int) -> list[tuple[str, str, str]]:
+def sample_translations(run: Run, count: int) -> list[tuple[str, str, str]]:
     """The first sources, translations and references of the test set, or of the validation set without one."""
     try:
         return run.samples(run.split, count)
@@ -334,7 +334,7 @@ def describe_mode(name: str) -> dict[str, str]:
     return {"name": name, "summary": summary, "equation": own.get("equation", ""), "source": own.get("source", "")}
 
 
-def _citations(run: FinishedRun, baseline: FinishedRun | None) -> str:
+def _citations(run: Run, baseline: Run | None) -> str:
     entries = [entry for name in run.ln_modes if name in LN_MODES for entry in bibtex(name)]
     entries.append(papers()[run.task.words["citation"]])
     if baseline is not None:

@@ -171,8 +171,7 @@ def write_first_recipe(
         trial_seconds: time to measure the speed of training; 0: no trial and no estimate.
         overwrite: replace the folder.
 
-    Raises:
-        InputError: files that cannot be used, an unknown language, or a folder that is not empty.
+    Raises `InputError` for files that cannot be used, an unknown language, or a folder that is not empty.
     """
     given = [source, *filter(None, [target]), *more]
     in_pairs = [uncompressed_name(path.name.lower()).endswith(PAIR_FILES) for path in given]

@@ -273,8 +273,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         path: the file.
         overrides: values that replace those of the file, by dotted name: `{"training.seed": 2}`.
 
-    Raises:
-        InputError: the file cannot be read, or a field is unknown, missing or not allowed.
+    Raises `InputError` if the file cannot be read, or a field is unknown, missing or not allowed.
     """
     path = Path(path)
     values = read_yaml(path)

@@ -48,8 +48,7 @@ def load_start(source: str, fields: Mapping[str, Any], model_class: Any = Residu
             rates are free; all other fields must have the values of the model.
         model_class: that of the task.
 
-    Raises:
-        InputError: a model that cannot be loaded, is of another family, or cannot have these fields.
+    Raises `InputError` for a model that cannot be loaded, is of another family, or cannot have these fields.
     """
     model, tokenizer = load_checkpoint(source, classes=(model_class,))
     if not isinstance(model, model_class):
