@@ -27,7 +27,7 @@ from transformers import (
 from transformers.utils import cached_file
 
 from residual_hf import checkpoint_checks as checks
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import atomic_folder, check_output_folder, read_json
 from residual_hf.base.model_folders import model_folder
 from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
@@ -174,11 +174,9 @@ def validate_model_folder(folder: str | os.PathLike) -> list[str]:
     for name in generation:
         read_json(folder / name)
     checks.check_fields(values, path)
-    try:
+    with input_errors(f"{path}: ", *UNREADABLE):
         config = ResidualConfig.from_dict(values)
         config.validate_residual()
-    except UNREADABLE as error:
-        raise InputError(f"{path}: {error}") from error
     code = checks.check_code(folder, values, config)
     _, tokenizer = load_checkpoint(folder, classes=[cls for cls, _ in SAVED.values()])
     checks.check_undamaged(folder)
@@ -219,9 +217,7 @@ def move_to(model: Any, device: str | None = None, dtype: torch.dtype | None = N
     """
     if device is None:
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
-    try:
+    with input_errors(f"device {device!r}: ", RuntimeError, AssertionError):
         if torch.device(device).type == "meta":
             raise RuntimeError("it computes nothing")
         model.to(device) if dtype is None else model.to(device, dtype)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {device!r}: {error}") from error

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,59 +48,40 @@ class Watermark(InputSettings):
     context_width: int = option(1, minimum=1)
 
 
-@dataclass(frozen=True)
-class GenerationFields(InputSettings):
-    """The fields of a generation config that a search reads."""
+def fields_of(kind: Any, names: str, **bounds: Any) -> list[tuple[str, Any, Any]]:
+    """Fields of the same type and bounds, None by default, for `make_dataclass`."""
+    return [(name, kind | None, option(None, **bounds)) for name in names.split()]
 
-    max_length: int | None = option(None, minimum=1)
-    max_new_tokens: int | None = option(None, minimum=1)
-    min_length: int | None = option(None, minimum=0)
-    min_new_tokens: int | None = option(None, minimum=0)
-    max_time: float | None = option(None, above=0)
-    max_length_a: float | None = option(None, minimum=0)
-    max_length_b: float | None = option(None, minimum=0)
-    num_beams: int | None = option(None, minimum=1)
-    num_beam_groups: int | None = option(None, minimum=1)
-    num_return_sequences: int | None = option(None, minimum=1)
-    length_penalty: float | None = None
-    early_stopping: bool | Literal["never"] | None = None
-    do_sample: bool | None = None
-    temperature: float | None = option(None, minimum=0)
-    top_k: int | None = option(None, minimum=0)
-    top_p: float | None = option(None, minimum=0, maximum=1)
-    min_p: float | None = option(None, minimum=0, maximum=1)
-    typical_p: float | None = option(None, minimum=0, maximum=1)
-    repetition_penalty: float | None = option(None, above=0)
-    encoder_repetition_penalty: float | None = option(None, above=0)
-    no_repeat_ngram_size: int | None = option(None, minimum=0)
-    encoder_no_repeat_ngram_size: int | None = option(None, minimum=0)
-    exponential_decay_length_penalty: tuple[int, float] | None = None
-    prompt_lookup_num_tokens: int | None = option(None, minimum=1)
-    assistant_early_exit: int | None = option(None, minimum=1)
-    is_assistant: Literal[False] | None = None
-    assistant_ensemble_weight: float | None = option(None, above=0, below=1)
-    prefill_chunk_size: int | None = option(None, minimum=1)
-    pad_token_id: int | None = None
-    bos_token_id: int | None = None
-    decoder_start_token_id: int | None = None
-    forced_bos_token_id: int | None = None
-    eos_token_id: int | list[int] | None = None
-    forced_eos_token_id: int | list[int] | None = None
-    suppress_tokens: list[int] | None = None
-    begin_suppress_tokens: list[int] | None = None
-    bad_words_ids: list[list[int]] | None = None
-    sequence_bias: list[tuple[list[int], float]] | None = None
-    watermarking_config: Watermark | None = None
-    remove_invalid_values: bool | None = None
-    renormalize_logits: bool | None = None
-    return_dict_in_generate: bool | None = None
-    output_scores: bool | None = None
-    output_logits: bool | None = None
-    output_attentions: bool | None = None
-    output_hidden_states: bool | None = None
-    use_cache: bool | None = None
-    fast_decoding: bool | None = None
-    decoding_dtype: str | None = None
+
+GenerationFields: Any = make_dataclass(  # those fields of a generation config that a search reads
+    "GenerationFields",
+    [
+        *fields_of(int, "max_length max_new_tokens num_beams num_beam_groups num_return_sequences", minimum=1),
+        *fields_of(int, "prompt_lookup_num_tokens assistant_early_exit prefill_chunk_size", minimum=1),
+        *fields_of(int, "min_length min_new_tokens top_k", minimum=0),
+        *fields_of(int, "no_repeat_ngram_size encoder_no_repeat_ngram_size", minimum=0),
+        *fields_of(float, "max_time repetition_penalty encoder_repetition_penalty", above=0),
+        *fields_of(float, "max_length_a max_length_b temperature", minimum=0),
+        *fields_of(float, "top_p min_p typical_p", minimum=0, maximum=1),
+        *fields_of(float, "assistant_ensemble_weight", above=0, below=1),
+        *fields_of(float, "length_penalty"),
+        *fields_of(bool | Literal["never"], "early_stopping"),
+        *fields_of(bool, "do_sample remove_invalid_values renormalize_logits use_cache fast_decoding"),
+        *fields_of(bool, "return_dict_in_generate output_scores output_logits output_attentions"),
+        *fields_of(bool, "output_hidden_states"),
+        *fields_of(Literal[False], "is_assistant"),
+        *fields_of(int, "pad_token_id bos_token_id decoder_start_token_id forced_bos_token_id"),
+        *fields_of(int | list[int], "eos_token_id forced_eos_token_id"),
+        *fields_of(list[int], "suppress_tokens begin_suppress_tokens"),
+        *fields_of(list[list[int]], "bad_words_ids"),
+        *fields_of(list[tuple[list[int], float]], "sequence_bias"),
+        *fields_of(tuple[int, float], "exponential_decay_length_penalty"),
+        *fields_of(Watermark, "watermarking_config"),
+        *fields_of(str, "decoding_dtype"),
+    ],
+    bases=(InputSettings,),
+    frozen=True,
+)
 
 
 class DifferentCodeError(InputError):

@@ -40,7 +40,7 @@ from residual_hf.base.tables import as_markdown
 from residual_hf.evaluation.metrics import METRICS, corpus_scores, tokenizer_of
 from residual_hf.evaluation.sentence_metrics import ROUGE
 from residual_hf.evaluation.translation_metric import load_metric
-from residual_hf.records.run_folder import FinishedRun
+from residual_hf.records.run_folder import Run
 
 PARTS = 20  # of the test set, one of which is left out at a time
 RECORDED = ("bleu", "chrf")  # with --record, besides nll
@@ -111,7 +111,7 @@ def quantile(probability: float, freedom: float) -> float:
     return float(findroot(lambda t: above(t, freedom) - probability, (0, 1e6), solver="bisect", tol=1e-15))
 
 
-def scores(run: FinishedRun, metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+def scores(run: Run, metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
     """The score of a run, and its scores without each part of the test set."""
 
     def score(*texts: list[str]) -> float:
@@ -129,7 +129,7 @@ def scores(run: FinishedRun, metric: str, hypotheses: Sequence[str], references:
     return [score(*texts) for texts in kept]
 
 
-def values_of(run: FinishedRun | dict, metric: str) -> list[float]:
+def values_of(run: Run | dict, metric: str) -> list[float]:
     """The score of a run, and those without each part; the NLL of the validation set has one only."""
     if isinstance(run, dict):
         if metric not in run["scores"]:
@@ -140,7 +140,7 @@ def values_of(run: FinishedRun | dict, metric: str) -> list[float]:
     return scores(run, metric, *run.scored_text(run.split))
 
 
-def references_of(run: FinishedRun | dict) -> str:
+def references_of(run: Run | dict) -> str:
     """A hash of the references of the test set. Raises `InputError` for several sets."""
     if isinstance(run, dict):
         return run["references"]
@@ -149,7 +149,7 @@ def references_of(run: FinishedRun | dict) -> str:
     return hashlib.sha256("\n".join(run.scored_text(run.split)[1]).encode()).hexdigest()
 
 
-def recorded(run: FinishedRun) -> dict:
+def recorded(run: Run) -> dict:
     """What the statistics need of a run: scores, those of its sentences (chrF2), and its curve."""
     hypotheses, references = run.scored_text(run.split)
     sentences = [sacrebleu.sentence_chrf(h, [r]).score for h, r in zip(hypotheses, references, strict=True)]
@@ -164,7 +164,7 @@ def recorded(run: FinishedRun) -> dict:
     }
 
 
-def modes_of(groups: Mapping[str, Sequence[FinishedRun | dict]], metric: str) -> list[Mode]:
+def modes_of(groups: Mapping[str, Sequence[Run | dict]], metric: str) -> list[Mode]:
     """The modes with their scores. Raises `InputError` for runs with different test sets."""
     if metric != "nll" and len({references_of(run) for runs in groups.values() for run in runs}) > 1:
         raise InputError("the runs have different test sets")
@@ -175,13 +175,13 @@ def modes_of(groups: Mapping[str, Sequence[FinishedRun | dict]], metric: str) ->
     return modes
 
 
-def read(folders: Sequence[Path]) -> dict[str, list[FinishedRun | dict]]:
+def read(folders: Sequence[Path]) -> dict[str, list[Run | dict]]:
     """The runs of each mode. Raises `InputError` for folders that cannot be compared."""
     groups = defaultdict(list)
     for folder in folders:
         is_record = folder.suffix == ".json" and folder.is_file()
         name = folder.stem if is_record else folder.name
-        groups[re.sub(r"_s\d+$", "", name)].append(read_json(folder) if is_record else FinishedRun.read(folder))
+        groups[re.sub(r"_s\d+$", "", name)].append(read_json(folder) if is_record else Run.read(folder, finished=True))
     if alone := [name for name, runs in groups.items() if len(runs) < 2]:
         raise InputError(f"one run only: {', '.join(alone)}; a mode needs two seeds or more")
     if len(groups) < 2:
@@ -233,7 +233,7 @@ def main() -> None:
         if options.record is not None:
             options.record.mkdir(parents=True, exist_ok=True)
             for folder in options.folders:
-                write_json(options.record / f"{folder.name}.json", recorded(FinishedRun.read(folder)))
+                write_json(options.record / f"{folder.name}.json", recorded(Run.read(folder, finished=True)))
             return
         print(tables(modes_of(read(options.folders), options.metric)))
     except InputError as error:

@@ -35,7 +35,7 @@ from residual_hf.base.tables import as_markdown
 from residual_hf.commands.arguments import parse_overrides
 from residual_hf.evaluation.metrics import paired_bootstrap, tokenizer_of
 from residual_hf.model.connections import LN_MODES
-from residual_hf.records.run_folder import FinishedRun
+from residual_hf.records.run_folder import Run as FinishedRun
 from residual_hf.records.run_record import RunRecord
 from residual_hf.runs.recipe import load_recipe
 
@@ -126,7 +126,7 @@ class Run:
                 return None
             if done.returncode:
                 raise SystemExit(f"{self.folder}: {done.stderr[-2000:]}")
-        return FinishedRun.read(self.folder)
+        return FinishedRun.read(self.folder, finished=True)
 
 
 def train_all(runs: Sequence[Run], options: argparse.Namespace) -> dict[Run, FinishedRun | None]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import InputError, as_input_error
+from .errors import InputError, input_errors
 
 LARGEST_PARTS = 64 * 2**20
 """Bytes of all files of an archive that are read into memory."""
@@ -38,7 +38,7 @@ def open_archive(path: Path, largest: int = LARGEST_ARCHIVE) -> Iterator[Archive
     `largest` bytes.
     """
     try:
-        with as_input_error(f"{path}: cannot be read as a zip archive", DAMAGED), Archive(path) as archive:
+        with input_errors(f"{path}: cannot be read as a zip archive: ", *DAMAGED), Archive(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
             if size > largest or len(archive.infolist()) > MOST_FILES:
                 raise InputError(

@@ -51,14 +51,15 @@ def requires(extra: str) -> Iterator[None]:
 
 
 @contextmanager
-def as_input_error(message: str, errors: type[Exception] | tuple[type[Exception], ...] = Exception) -> Iterator[None]:
-    """Context in which errors of a library are an `InputError`: a message, a colon and the error."""
+def input_errors(prefix: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Context in which errors of these kinds, an `InputError` if none is given, become one with a prefix."""
+    caught = kinds or (InputError,)
     try:
         yield
-    except InputError:
-        raise
-    except errors as error:
-        raise InputError(f"{message}: {error}") from error
+    except caught as error:
+        if kinds and isinstance(error, InputError):
+            raise
+        raise InputError(f"{prefix}{error}") from error
 
 
 def is_panic(error: BaseException) -> bool:

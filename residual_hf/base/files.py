@@ -19,7 +19,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .errors import InputError, as_input_error
+from .errors import InputError, input_errors
 from .interrupts import signals_handled
 
 RECORD = "run.json"
@@ -338,7 +338,7 @@ def read_text(path: Path) -> str:
     with readable(path):
         if (size := path.stat().st_size) > LARGEST_TEXT:
             raise InputError(f"{path}: has {size / 2**20:,.0f} MiB, must have at most {LARGEST_TEXT / 2**20:,.0f}")
-        with as_input_error(f"{path}: not a UTF-8 file", UnicodeDecodeError):
+        with input_errors(f"{path}: not a UTF-8 file: ", UnicodeDecodeError):
             return path.read_text(encoding="utf-8")
 
 
@@ -365,7 +365,7 @@ def leaves(value: Any, name: str = "") -> dict[str, Any]:
 
 
 def _json_object(text: str, where: str) -> dict[str, Any]:
-    with as_input_error(f"{where}: not JSON", (ValueError, RecursionError)):
+    with input_errors(f"{where}: not JSON: ", ValueError, RecursionError):
         value = json.loads(text)
     if not isinstance(value, dict):
         raise InputError(f"{where}: must be a JSON object, not {type(value).__name__}")

@@ -9,13 +9,13 @@ from pathlib import Path
 from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.self_contained import import_file
 
-from .errors import InputError, as_input_error
+from .errors import InputError, input_errors
 
 
 def check_modes(names: Sequence[str]) -> None:
     """Raise `InputError` for a name that is not that of a mode."""
     for name in names:
-        with as_input_error("--modes", ValueError):
+        with input_errors("--modes: ", ValueError):
             get_ln_mode(name)
 
 

@@ -7,7 +7,7 @@ import difflib
 import os
 from pathlib import Path
 
-from .errors import InputError, as_input_error
+from .errors import InputError, input_errors
 from .files import expanded
 
 NETWORK_TIMEOUT = 10  # seconds
@@ -40,5 +40,5 @@ def check_repository(name: str, where: str, kind: str = "model") -> None:
     cached = Path(constants.HF_HUB_CACHE, file_download.repo_folder_name(repo_id=name, repo_type=kind))
     if constants.HF_HUB_OFFLINE or cached.is_dir():
         return
-    with as_input_error(f"{missing}; the Hub cannot be reached"):
+    with input_errors(f"{missing}; the Hub cannot be reached: ", Exception):
         get_session().head(constants.ENDPOINT, timeout=NETWORK_TIMEOUT)

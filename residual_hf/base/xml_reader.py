@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import IO, Any
 
-from .errors import InputError, as_input_error, requires
+from .errors import InputError, input_errors, requires
 
 with requires("documents"):
     from lxml import etree
@@ -24,7 +24,7 @@ LARGEST_FRAME = 2**20
 
 def read_xml(content: bytes, where: str) -> Any:
     """The tree of an XML document. Raises `InputError`, which begins with `where`, if it cannot be read."""
-    with as_input_error(f"{where}: not XML that can be read", etree.LxmlError):
+    with input_errors(f"{where}: not XML that can be read: ", etree.LxmlError):
         tree = etree.fromstring(content, etree.XMLParser(strip_cdata=False, **SAFE)).getroottree()
     _refuse_entities(tree, where)
     return tree
@@ -53,7 +53,7 @@ def xml_elements(file: IO[bytes], where: str, names: Collection[str]) -> Iterato
     parts, frame = -1, 0  # elements in one with one of the names; characters around them
     checked = False
     bounded = _BoundedFile(file, where)
-    with as_input_error(f"{where}: not XML that can be read", etree.LxmlError):
+    with input_errors(f"{where}: not XML that can be read: ", etree.LxmlError):
         options = SAFE | {"remove_comments": True, "remove_pis": True}
         for event, element in etree.iterparse(bounded, events=("start", "end"), **options):
             if not checked:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from residual_hf.base.errors import InputError, as_input_error
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import check_output_folder, expanded
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.checkpoint_checks import check_finite
@@ -95,7 +95,7 @@ def load_fairseq_model(path: str | Path) -> ResidualForConditionalGeneration | R
 def build_model(
     config: ResidualConfig, weights: Mapping[str, Tensor], path: str | Path
 ) -> ResidualForConditionalGeneration | ResidualForCausalLM:
-    with as_input_error(str(path), (ValueError, TypeError, IndexError, RuntimeError)):  # of tensors without some axes
+    with input_errors(f"{path}: ", ValueError, TypeError, IndexError, RuntimeError):  # of tensors without some axes
         converted = convert_fairseq_state_dict(weights, config)
     model = ResidualForCausalLM(config) if config.is_decoder_only else ResidualForConditionalGeneration(config)
     model.load_state_dict(converted)

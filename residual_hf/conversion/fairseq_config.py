@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 
-from residual_hf.base.errors import InputError, as_input_error
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import shortened
 
@@ -55,7 +55,7 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
         raise InputError(f"arch: {shortened(repr(architecture))} in the checkpoint; supported are {SUPPORTED}")
     _refuse(settings)
     fields = _language_model(settings, weights) if is_language_model else _translation_model(settings, weights)
-    with as_input_error("checkpoint", (ValueError, TypeError, StrictDataclassError)):
+    with input_errors("checkpoint: ", ValueError, TypeError, StrictDataclassError):
         return ResidualConfig(**fields)
 
 
@@ -129,7 +129,7 @@ def _cutoffs(settings: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
     given = settings[name]
     if not isinstance(given, str):
         return given or None
-    with as_input_error(f"{name}: {shortened(given)!r} in the checkpoint", ValueError):
+    with input_errors(f"{name}: {shortened(given)!r} in the checkpoint: ", ValueError):
         return tuple(map(int, given.strip("[]").split(",")))
 
 

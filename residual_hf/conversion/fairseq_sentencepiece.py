@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from residual_hf.base.errors import InputError, as_input_error
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import expanded, readable
 from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos
 
@@ -34,7 +34,7 @@ def read_sentencepiece(path: str | Path) -> ModelProto:
     """
     with readable(Path(path)):
         content = expanded(path).read_bytes()
-    with as_input_error(f"{path}: not a SentencePiece model", (DecodeError, ValueError)):
+    with input_errors(f"{path}: not a SentencePiece model: ", DecodeError, ValueError):
         model = ModelProto.FromString(content)
         pieces = [(piece.piece, piece.type) for piece in model.pieces]
         if not pieces:

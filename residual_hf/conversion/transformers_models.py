@@ -25,7 +25,7 @@ from transformers import (
     Speech2TextConfig,
 )
 
-from residual_hf.base.errors import InputError, as_input_error
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import check_output_folder
 from residual_hf.base.names import check_repository
 from residual_hf.checkpoint import WEIGHT_FILES
@@ -142,7 +142,7 @@ def load_model(name: str | os.PathLike) -> PreTrainedModel:
 
 
 def load(auto_class: Any, name: str | os.PathLike) -> Any:
-    with as_input_error(f"{name}: {auto_class.__name__} cannot load it"):
+    with input_errors(f"{name}: {auto_class.__name__} cannot load it: ", Exception):
         check_implementations(PreTrainedConfig.get_config_dict(name)[0], name)
         return auto_class.from_pretrained(name, trust_remote_code=False)
 

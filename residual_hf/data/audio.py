@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from residual_hf.base.errors import InputError, as_input_error, for_all, requires
+from residual_hf.base.errors import InputError, for_all, input_errors, requires
 from residual_hf.base.files import expanded
 from residual_hf.model.checksums import file_hash
 
@@ -54,7 +54,7 @@ class Recording:
         with requires("speech"):
             import soundfile
         unreadable = (soundfile.SoundFileError, OSError, RuntimeError, TypeError)
-        with as_input_error(f"{self.where}: cannot be read as audio", unreadable):
+        with input_errors(f"{self.where}: cannot be read as audio: ", *unreadable):
             opened = self.source if isinstance(self.source, Path) else io.BytesIO(self.source())
             samples, rate = soundfile.read(opened, dtype="float32", always_2d=True)
         if rate != RATE:
@@ -74,7 +74,7 @@ class Recording:
 
     def digest(self) -> str:
         """The sha256 of its bytes. Raises `InputError` for a file that cannot be read."""
-        with as_input_error(f"{self.where}: cannot be read", OSError):
+        with input_errors(f"{self.where}: cannot be read: ", OSError):
             if isinstance(self.source, Path):
                 return file_hash(self.source)
             return hashlib.sha256(self.source()).hexdigest()

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from residual_hf.base.errors import InputError, as_input_error, requires
+from residual_hf.base.errors import InputError, input_errors, requires
 
 from .data_settings import AUDIO_FILES, XLIFF, CorpusSpec
 from .language_names import code_named
@@ -201,7 +201,7 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
                 raise InputError(f"{path}: line {reader.number}: a row of more than {LONGEST_LINE:,} characters")
             yield f"{line}\n"
 
-    with as_input_error(f"{path}: not CSV", csv.Error):
+    with input_errors(f"{path}: not CSV: ", csv.Error):
         for row in csv.reader(lines_of_rows(), delimiter=delimiter, strict=True):
             size = 0
             yield row
@@ -221,7 +221,7 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
-    with as_input_error(f"{path}: cannot be read as a parquet file", (pyarrow.ArrowException, OSError, ValueError)):
+    with input_errors(f"{path}: cannot be read as a parquet file: ", pyarrow.ArrowException, OSError, ValueError):
         with ParquetFile(path) as file:
             flat = [column for column in file.schema if not column.max_repetition_level]
             texts = [column.path for column in flat if column.logical_type.type == "STRING"]

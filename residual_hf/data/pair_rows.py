@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from residual_hf.base.errors import InputError, as_input_error
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.model.options import shortened
 
 from .data_settings import CorpusSpec
@@ -66,7 +66,7 @@ def _text(record: Any, key: object, where: str) -> str:
     text = _value(record, key, where)
     if not isinstance(text, str):
         raise InputError(f"{where}: `{key}` is {shortened(repr(text))}, must be a string")
-    with as_input_error(f"{where}: `{key}` has an unpaired surrogate", UnicodeEncodeError):
+    with input_errors(f"{where}: `{key}` has an unpaired surrogate: ", UnicodeEncodeError):
         text.encode()
     return text
 

@@ -16,7 +16,7 @@ from accelerate import PartialState
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from residual_hf.base.errors import InputError, as_input_error
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import atomic_folder, write_json
 from residual_hf.base.model_folders import model_folder
 from residual_hf.base.names import check_repository
@@ -309,7 +309,7 @@ def given_tokenizer(path: str | Path, kind: str, data: DataSettings | None = Non
     Raises `InputError` for one that cannot be loaded, and see `set_languages`.
     """
     if kind == "pretokenized":
-        with as_input_error(f"tokenizer.path: {path} cannot be loaded"):
+        with input_errors(f"tokenizer.path: {path} cannot be loaded: ", Exception):
             return pretokenized_tokenizer(path)
     check_repository(str(path), f"tokenizer.path: {path} cannot be loaded")
     tokenizer = load_tokenizer(model_folder(path), f"tokenizer.path: {path}", trust_remote_code=False)

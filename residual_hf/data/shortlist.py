@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from transformers.utils import cached_file
 
-from residual_hf.base.errors import InputError, as_input_error
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import atomic_file
 from residual_hf.base.model_folders import model_folder
 from residual_hf.checkpoint import SHORTLIST
@@ -62,7 +62,7 @@ def load_shortlist(name: str | Path, config: Any) -> Shortlist | None:
     path = cached_file(str(model_folder(name)), SHORTLIST, _raise_exceptions_for_missing_entries=False)
     if path is None:
         return None
-    with as_input_error(f"shortlist: {path} cannot be read", (SafetensorError, OSError, TypeError)):
+    with input_errors(f"shortlist: {path} cannot be read: ", SafetensorError, OSError, TypeError):
         found = Shortlist(**load_file(path))
     fits = (found.candidates.ndim, found.frequent.ndim) == (2, 1) and len(found.candidates) == config.vocab_size
     for table, least in ((found.candidates, -1), (found.frequent, 0)):

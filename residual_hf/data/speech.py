@@ -15,7 +15,7 @@ import numpy as np
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from residual_hf.base.errors import InputError, as_input_error, for_all
+from residual_hf.base.errors import InputError, for_all, input_errors
 from residual_hf.base.files import atomic_file, expanded, read_json, write_json
 from residual_hf.checkpoint import extractor
 from residual_hf.model.checksums import write_checksums
@@ -148,7 +148,7 @@ def prepare_speech(given: Preparation) -> PreparedData:
     names = (*held_out, "train")  # the long one last
     found = {name: list(chain.from_iterable(map(recordings, getattr(data, name), texts[name]))) for name in names}
     store = folder / "cache" if data.features is None else expanded(data.features)
-    with as_input_error(f"data.features: {store} cannot be a folder", OSError):
+    with input_errors(f"data.features: {store} cannot be a folder: ", OSError):
         store.mkdir(parents=True, exist_ok=True)
     with PartialState().main_process_first():
         tokenizer = get_tokenizer(given.tokenizer, data, transcripts, (), positions, folder / "tokenizer")

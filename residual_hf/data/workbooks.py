@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.base.archives import open_archive
-from residual_hf.base.errors import InputError, as_input_error
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.xml_reader import xml_elements
 
 MOST_COLUMNS = 1000
@@ -24,7 +24,7 @@ def rows_of(path: Path, largest: int) -> Iterator[list[str]]:
 
     Raises `InputError` for a file that is no workbook, or of more than `largest` bytes, unpacked.
     """
-    unreadable = as_input_error(f"{path}: cannot be read as an Excel workbook", UNLIKE)
+    unreadable = input_errors(f"{path}: cannot be read as an Excel workbook: ", *UNLIKE)
     with open_archive(path, largest) as archive, unreadable:
         related = _elements(archive, path, RELATIONS, "Relationship")
         parts = {each.get("Id"): each.get("Target") for each in related if each.get("Type").endswith("/worksheet")}

@@ -15,7 +15,7 @@ import evaluate
 import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
-from residual_hf.base.errors import InputError, as_input_error
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.model.options import suggestion
 from residual_hf.model.translation_inputs import without_tag
 
@@ -139,7 +139,7 @@ def load_metric(name: str) -> SentenceMetric:
         known = ", ".join(METRICS)
         raise InputError(f"evaluation.metrics: {name!r} given, must be another than {known} of every report")
     close = suggestion(name, (*OWN, *METRICS))
-    with as_input_error(f"evaluation.metrics: {name!r} cannot be loaded{close and f' ({close})'}"):
+    with input_errors(f"evaluation.metrics: {name!r} cannot be loaded{close and f' ({close})'}: ", Exception):
         metric = evaluate.load(name, keep_in_memory=True)
     forms = metric.features if isinstance(metric.features, list) else [metric.features]
     inputs = next((form for form in forms if isinstance(form.get("references"), datasets.Value)), forms[0])
@@ -165,7 +165,7 @@ class LoadedMetric:
         given: dict[str, Any] = {"predictions": predictions, "references": references, "sources": sources}
         if not isinstance(self.inputs.get("references"), datasets.Value):
             given["references"] = [[reference] for reference in references]
-        with as_input_error(f"evaluation.metrics: {self.metric.name}"):
+        with input_errors(f"evaluation.metrics: {self.metric.name}: ", Exception):
             result = self.metric.compute(**{name: given[name] for name in self.inputs})
         return {name: float(value) for name, value in result.items() if isinstance(value, Real)}
 

@@ -16,7 +16,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from jinja2 import Environment, Template
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import check_output_file, write_atomically
 from residual_hf.base.yaml_files import dump_yaml
 from residual_hf.checkpoint import SHORTLIST
@@ -28,7 +28,7 @@ from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.connections import LN_MODES
 from residual_hf.records.learning_curve import learning_curve
 from residual_hf.records.markdown import block, code, escaped, file_name, literal, public, text
-from residual_hf.records.run_folder import FinishedRun, Run, damage_named
+from residual_hf.records.run_folder import Run, damage_named
 from residual_hf.records.run_scores import LABELS, ScoreTable, compare, score_tables
 
 from .citations import bibtex, papers
@@ -70,7 +70,7 @@ def write_card(
     """
     if samples < 0:
         raise InputError(f"samples: {samples} given, must be >= 0")
-    run = FinishedRun.read(run_folder)
+    run = Run.read(run_folder, finished=True)
     path = run.folder / "model" / "README.md" if output is None else Path(output)
     check_output_file(path, overwrite=overwrite, suffix=".md")
     picture = path.with_name("training_curve.png") if output is None else path.with_suffix(".png")
@@ -78,19 +78,18 @@ def write_card(
         check_output_file(picture, overwrite=overwrite)
     name = model_name or folder_name(run)
     for field, value in [("name", model_name), *(("datasets", dataset) for dataset in datasets)]:
-        if value is None:
-            continue
-        try:
-            validate_repo_id(value)
-        except HFValidationError as error:
-            raise InputError(f"{field}: {error}") from error
+        if value is not None:
+            with input_errors(f"{field}: ", HFValidationError):
+                validate_repo_id(value)
     with damage_named(run.folder):
         if not run.directions:
             raise InputError(f"{run.folder}: run.json has no corpus with source_lang and target_lang in data.train")
-        other = None if baseline is None else FinishedRun.read(baseline)
+        other = None if baseline is None else Run.read(baseline, finished=True)
         comparisons = compare(run, other)
         tables = score_tables(run, comparisons)
         curve = learning_curve(run.curve)
+        corpora = [corpus for split in SPLITS for corpus in getattr(run.record.data, split)]
+        hashes = [item for corpus in corpora for item in corpus.sha256.items()]
         sections = ("tokenizer", "model", "training", "decoding", "evaluation")
         recipe = data_settings(run) | {name: run.recipe[name] for name in sections if name in run.recipe}
         card = render_card(
@@ -110,7 +109,7 @@ def write_card(
             segmented=(run.recipe.get("tokenizer") or {}).get("kind") == "pretokenized",
             start=run.starts_from,
             connections=[describe_mode(mode) for mode in run.ln_modes],
-            hashes=_hashes(run),
+            hashes="\n".join(dict.fromkeys(f"{sha}  {file_name(file)}" for file, sha in hashes)),
             hyperparameters=dump_yaml(public(_without_empty(recipe))),
             labels=LABELS,
             scores=tables,
@@ -149,7 +148,7 @@ def folder_name(run: Run) -> str:
 
 
 def card_metadata(
-    run: FinishedRun, tables: Sequence[ScoreTable], name: str, license: str | None, datasets: Sequence[str]
+    run: Run, tables: Sequence[ScoreTable], name: str, license: str | None, datasets: Sequence[str]
 ) -> ModelCardData:
     """The metadata that the Hub reads."""
     trained_on = (_hub_id(spec.get("dataset")) for spec in _specs(run, "train"))
@@ -176,7 +175,7 @@ def language_codes(languages: Iterable[str]) -> list[str] | None:
     return list(dict.fromkeys(found[1] for found in codes if found)) or None
 
 
-def has_end(run: FinishedRun) -> bool:
+def has_end(run: Run) -> bool:
     """Whether the tokenizer of a language model ends texts with `</s>`; a converted one begins them with it."""
     if not run.task.reads_lines or run.starts_from is None:
         return True
@@ -185,7 +184,7 @@ def has_end(run: FinishedRun) -> bool:
     return ends_text(AutoTokenizer.from_pretrained(run.folder / "model"))
 
 
-def _results(run: FinishedRun, table: ScoreTable) -> list[EvalResult]:
+def _results(run: Run, table: ScoreTable) -> list[EvalResult]:
     """The scores of a corpus, with its id if it is on the Hub."""
     specs = _specs(run, table.split)
     one = len(specs) == 1 and "corpora" not in run.metrics[table.split]
@@ -210,13 +209,13 @@ def _results(run: FinishedRun, table: ScoreTable) -> list[EvalResult]:
     ]
 
 
-def _specs(run: FinishedRun, split: str) -> list[dict[str, Any]]:
+def _specs(run: Run, split: str) -> list[dict[str, Any]]:
     """The corpora of a split as the recipe declares them."""
     specs = (run.recipe.get("data") or {}).get(split) or []
     return [spec for spec in (specs if isinstance(specs, list) else [specs]) if isinstance(spec, dict)]
 
 
-def data_settings(run: FinishedRun) -> dict[str, Any]:
+def data_settings(run: Run) -> dict[str, Any]:
     """The section `data` of the recipe, of the training corpora only what marks and mixes them."""
     data = {name: value for name, value in (run.recipe.get("data") or {}).items() if name not in SPLITS}
     marks = ("tag", "weight", "limit")
@@ -236,7 +235,7 @@ def _hub_id(name: str | None) -> str | None:
     return name if name and re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name) and not Path(name).exists() else None
 
 
-def sample_translations(run: FinishedRun, count: int) -> list[tuple[str, str, str]]:
+def sample_translations(run: Run, count: int) -> list[tuple[str, str, str]]:
     """The first sources, translations and references of the test set, or of the validation set without one."""
     try:
         return run.samples(run.split, count)
@@ -252,12 +251,7 @@ def describe_mode(name: str) -> dict[str, str]:
     return {"name": name, "summary": summary, "equation": own.get("equation", ""), "source": own.get("source", "")}
 
 
-def _hashes(run: FinishedRun) -> str:
-    corpora = [corpus for split in SPLITS for corpus in getattr(run.record.data, split)]
-    return "\n".join(dict.fromkeys(f"{sha}  {file_name(file)}" for c in corpora for file, sha in c.sha256.items()))
-
-
-def _citations(run: FinishedRun, baseline: FinishedRun | None) -> str:
+def _citations(run: Run, baseline: Run | None) -> str:
     entries = [entry for name in run.ln_modes if name in LN_MODES for entry in bibtex(name)]
     entries.append(papers()[run.task.words["citation"]])
     if baseline is not None:

@@ -22,7 +22,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from residual_hf._version import __version__
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import read_json, read_text, write_atomically
 from residual_hf.checkpoint import saved_class, validate_model_folder
 from residual_hf.checkpoint_checks import DifferentCodeError
@@ -34,6 +34,7 @@ from residual_hf.records.secrets import first_secret
 from .card import write_card
 
 CARD = "README.md"
+MODEL_CODE = Path(__file__).parents[1] / "model"
 PICTURE = re.compile(r"!\[[^\[\]]*\]\(([\w.-]+)\)")  # in Markdown, of a file in the same folder
 PICTURE_NAME = re.compile(r"(?<![\w.-])\w[\w.-]*\.(png|jpe?g|gif|svg|webp)", re.IGNORECASE)
 TOKENS = 32  # of the input on which two versions of the model code are compared
@@ -99,16 +100,12 @@ def push_run(
             run; a name, a token or metadata of the card that the Hub refuses; an existing public repository for
             `private`; no connection.
     """
-    try:
+    with input_errors("repo_id: ", HFValidationError):
         validate_repo_id(repo_id)
-    except HFValidationError as error:
-        raise InputError(f"repo_id: {error}") from error
     model = _find_model(Path(folder))
     if trust_remote_code:
-        try:
+        with input_errors(f"{model}: ", ValueError):
             import_saved_modes(model)
-        except ValueError as error:
-            raise InputError(f"{model}: {error}") from error
     try:
         names = validate_model_folder(model)
     except DifferentCodeError as different:
@@ -132,10 +129,12 @@ def push_run(
         if not path.is_file():
             raise InputError(f"{readme}: no such picture: {name}")
     files = {CARD: readme, **pictures, **{name: model / name for name in names}}
-    for path in files.values():
+    for name, path in files.items():
         if path.resolve().parent != path.parent.resolve():
             raise InputError(f"{path}: a link to {path.resolve()}, outside of the folder; copy the file")
-        if found := first_secret(path):
+        installed = MODEL_CODE / name
+        is_installed = installed.is_file() and installed.read_bytes() == path.read_bytes()
+        if not is_installed and (found := first_secret(path)):
             raise InputError(
                 f"{path}: {found[0]}: looks like a secret ({found[1]}); remove it, and revoke it if it was one"
             )
@@ -235,10 +234,8 @@ def loading_from(repo_id: str, readme: Path) -> str:
 
 def _read_card(path: Path) -> ModelCard:
     """A card with metadata, as far as they can be checked without the Hub."""
-    try:
+    with input_errors(f"{path}: the metadata cannot be read: ", yaml.YAMLError, ValueError):
         card = ModelCard.load(path)
-    except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"{path}: the metadata cannot be read: {error}") from error
     if not card.data.to_dict():
         raise InputError(f"{path}: no metadata: the card must begin with a block of YAML between lines of ---")
     return card

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from jinja2 import TemplateError
 
@@ -21,9 +21,6 @@ from residual_hf.evaluation.metrics import detokenize
 
 from .run_record import RunRecord
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 @dataclass(frozen=True)
 class Run:
@@ -34,9 +31,6 @@ class Run:
     reports.
     """
 
-    FILES: ClassVar[tuple[str, ...]] = ("recipe.yaml", RECORD)
-    KIND: ClassVar = "run"
-
     folder: Path
     recipe: dict[str, Any]
     config: dict[str, Any]
@@ -46,13 +40,19 @@ class Run:
     cleaning: dict[str, dict[str, Any]]
 
     @classmethod
-    def read(cls, folder: str | Path) -> Self:
-        """Read a run folder. Raises `InputError` naming the file that is missing or damaged."""
+    def read(cls, folder: str | Path, *, finished: bool = False) -> Run:
+        """Read a run folder. Raises `InputError` naming the file that is missing or damaged.
+
+        With `finished`, also for a run without a final model and its scores.
+        """
         folder = Path(folder)
-        for name in cls.FILES:
+        for name in ("recipe.yaml", RECORD, *(("metrics.json", "model/config.json") if finished else ())):
             if not (folder / name).is_file():
-                raise InputError(f"run folder: {folder} has no {name}, must be the folder of a {cls.KIND}")
+                kind = "finished run" if finished else "run"
+                raise InputError(f"run folder: {folder} has no {name}, must be the folder of a {kind}")
         record = RunRecord.read(folder)
+        if finished and record.resumed and not record.finished:
+            raise InputError(f"run folder: {folder} was resumed and has not finished again; use --resume")
         config, metrics, cleaning = (
             read_json(folder / name) if (folder / name).is_file() else {}
             for name in ("model/config.json", "metrics.json", "cleaning.json")
@@ -128,26 +128,12 @@ class Run:
 
 
 def _are_figures(scores: Any) -> bool:
-    """Whether values are scores, also of several corpora: mappings have a figure `value`, or others in them."""
+    """Whether nested values are scores: each mapping has a number `value`, or such mappings in it."""
     return isinstance(scores, dict) and all(
         isinstance(score["value"], (int, float)) if "value" in score else _are_figures(score)
         for score in scores.values()
         if isinstance(score, dict)
     )
-
-
-class FinishedRun(Run):
-    """A run with a final model and its scores."""
-
-    FILES = (*Run.FILES, "metrics.json", "model/config.json")
-    KIND = "finished run"
-
-    @classmethod
-    def read(cls, folder: str | Path) -> Self:
-        run = super().read(folder)
-        if run.record.resumed and not run.record.finished:
-            raise InputError(f"run folder: {folder} was resumed and has not finished again; use --resume")
-        return run
 
 
 def read_recipe(folder: Path) -> dict[str, Any]:

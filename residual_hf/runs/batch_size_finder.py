@@ -57,8 +57,7 @@ def tokens_that_fit(
         autocast: makes the context of mixed precision.
         copies: further tensors that a GPU holds, each as large as all trained weights.
 
-    Raises:
-        InputError: the longest sentence does not fit.
+    Raises `InputError` if the longest sentence does not fit.
     """
     lengths = sorted(lengths)
     widths = sorted({int(lengths[-1]), int(lengths[len(lengths) // 2])})
@@ -157,8 +156,7 @@ def split_update(
     With `tokens_per_update`, an update has the same budget for any number of processes: `update_freq` is computed from
     it, and an `adjustable` `max_tokens` is lowered to a divisor of it.
 
-    Raises:
-        InputError: `tokens_per_update` is not a multiple of `max_tokens` times the number of processes.
+    Raises `InputError` if `tokens_per_update` is not a multiple of `max_tokens` times the number of processes.
     """
     if tokens_per_update is None:
         return max_tokens, update_freq

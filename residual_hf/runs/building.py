@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -152,23 +151,19 @@ def set_search(model: Any, decoding: DecodingSettings) -> None:
 
 
 def choose_weights(model: nn.Module, settings: TrainingSettings) -> None:
-    """Add the adapters of `lora`, and exclude the parameters of `freeze` from training."""
-    if settings.lora is not None:
-        add_lora(model, settings.lora)
-    freeze(model, settings.freeze)
-
-
-def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Exclude parameters from training by patterns of their names, such as `model.encoder.*`.
+    """Add the adapters of `lora`, and exclude the parameters of `freeze` from training.
 
     Raises `InputError` for a pattern that no name matches, or if nothing is left to train.
     """
+    if settings.lora is not None:
+        add_lora(model, settings.lora)
     named = dict(model.named_parameters(remove_duplicate=False))  # both names of a table that stacks share
-    for pattern in patterns:
+    for pattern in settings.freeze:
         for name in matching(pattern, named, "training.freeze"):
             named[name].requires_grad = False
     if not any(parameter.requires_grad for parameter in named.values()):
-        raise InputError(f"training.freeze: {', '.join(patterns)} matches all parameters, so that none is trained")
+        shown = ", ".join(settings.freeze)
+        raise InputError(f"training.freeze: {shown} matches all parameters, so that none is trained")
 
 
 def scale_dual_stream(config: ResidualConfig) -> ResidualConfig:

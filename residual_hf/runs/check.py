@@ -67,10 +67,9 @@ def check(recipe: Recipe, seconds: float = 60.0, modes: Sequence[str] = ()) -> C
     check_modes(modes)
     if not 0 < seconds < math.inf:
         raise InputError(f"seconds: {seconds!r} given, must be more than 0 and finite")
-    if not recipe.chosen_task.translates:
-        raise InputError(f"task: {recipe.task!r} given, but the check is for 'translation'")
-    if recipe.training.optimizer == "sgd":
-        raise InputError("training.optimizer: 'sgd' given, but the check trains with Adam at the rate of the recipe")
+    recipe.require(recipe.chosen_task.translates, "task", "'translation' for a check")
+    allowed = "another for a check, which trains with Adam at the rate of the recipe"
+    recipe.require(recipe.training.optimizer != "sgd", "training.optimizer", allowed)
     if recipe.starts_from is not None:
         raise InputError("model.from: given, but the check is for models that start from random weights")
     keep_freed_memory()

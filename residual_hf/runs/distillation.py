@@ -77,11 +77,9 @@ def distill(
     found = re.fullmatch(r"([1-9]\d*)\+([1-9]\d*)", student)
     if found is None:
         raise InputError(f"student: {student!r} given, must be the layers of encoder and decoder, such as 6+2")
-    if not recipe.chosen_task.has_source_text:
-        raise InputError(f"task: {recipe.task!r} given, must be 'translation' or 'summarization'")
+    recipe.require(recipe.chosen_task.has_source_text, "task", "'translation' or 'summarization'")
     if recipe.starts_from is not None:
-        advice = "give another with --recipe"
-        raise InputError(f"model.from: given in the recipe, must be absent: a student has other sizes; {advice}")
+        raise InputError("model.from: given, must be absent: a student has other sizes; give another with --recipe")
     settings = settings or StreamSettings(long="skip")
     if closest and settings.num_return_sequences == 1:
         raise InputError("closest: true, must be false with num_return_sequences 1")

@@ -92,13 +92,8 @@ def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> int | N
         trainer.ema = None
     merge(model)
     if settings.average:
-        chosen = choose_checkpoints(
-            checkpoints,
-            settings.average,
-            of=settings.average_of,
-            metric=settings.metric,
-            fewer=True,
-        )
+        of, metric = settings.average_of, settings.metric
+        chosen = choose_checkpoints(checkpoints, settings.average, of=of, metric=metric, fewer=True)
         load_average(model, chosen)
         averaged = len(chosen)
     return averaged

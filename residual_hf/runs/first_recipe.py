@@ -166,8 +166,7 @@ def write_first_recipe(
         trial_seconds: time to measure the speed of training; 0: no trial and no estimate.
         overwrite: replace the folder.
 
-    Raises:
-        InputError: files that cannot be used, an unknown language, or a folder that is not empty.
+    Raises `InputError` for files that cannot be used, an unknown language, or a folder that is not empty.
     """
     check_trial(trial_seconds)
     specs, folder = first_corpora(
@@ -235,11 +234,7 @@ def write_first_recipe(
         parameters = sum(p.numel() for p in model.parameters())
         trial = None
         if trial_seconds:
-            made = (
-                ResidualForConditionalGeneration(config)
-                if tuning is None
-                else build_model(recipe, tokenizer, tuning.start)
-            )
+            made = build_model(recipe, tokenizer, None if tuning is None else tuning.start)
             trial = measure(recipe, made, round(tokens), trial_seconds)
     return Plan(
         recipe=folder / "recipe.yaml",

@@ -97,11 +97,7 @@ def spread_rows(sizes: Sequence[int], limit: int | None) -> list[np.ndarray]:
 
 
 def build_trainer(
-    recipe: Recipe,
-    settings: TrainingSettings,
-    data: PreparedData,
-    model: Any,
-    folder: Path,
+    recipe: Recipe, settings: TrainingSettings, data: PreparedData, model: Any, folder: Path
 ) -> ResidualTrainer:
     """The trainer of a run, with what it logs, keeps and watches.
 
@@ -126,7 +122,10 @@ def build_trainer(
     show_progress(trainer)
     if settings.diagnostics is not None:
         trainer.add_callback(DiagnosticsCallback(folder, settings.diagnostics.every, log=trainer.log))
-    log_model(model)
+    stacks = model.config.stack_configs
+    modes, layers = "/".join(own.ln_mode for own in stacks), "+".join(str(own.layers) for own in stacks)
+    size = model.num_parameters() / 1e6
+    logger.info("%s, %s layers of width %d, %.2f M parameters", modes, layers, model.config.d_model, size)
     return trainer
 
 
@@ -137,7 +136,9 @@ def fit(trainer: ResidualTrainer, folder: Path, started: float, *, resume: bool 
     """
     checkpoints = complete_checkpoints(folder / "checkpoints") if resume else []
     if trainer.is_world_process_zero():
-        begin_log(folder / "metrics.jsonl", number_of(checkpoints[-1]) if checkpoints else 0)
+        kept = entries_until(number_of(checkpoints[-1]) if checkpoints else 0, folder / "metrics.jsonl")
+        final = {"valid_loss", "test_loss"}  # of the scores of the final model
+        write_json_lines(folder / "metrics.jsonl", [entry for entry in kept if not final & entry.keys()])
         check_space(folder, bytes_to_write(trainer.model, trainer.settings, folder / "checkpoints"))
         RunRecord.update(folder, tokenizer=tokenizer_hashes(folder))
         RunRecord.add_precision(folder, trainer.precision)
@@ -167,20 +168,3 @@ def bytes_to_write(model: Any, settings: TrainingSettings, checkpoints: Path) ->
     each = weights + trained * (3 if settings.ema_decay else 2)  # with the two moments of Adam
     existing = sum(path.stat().st_size for path in checkpoints.rglob("*") if path.is_file())
     return each * (settings.keep_last + settings.keep_best + 1) + weights - existing
-
-
-def begin_log(path: Path, update: int) -> None:
-    """Drop the entries that a run wrote after the update from which it continues, and those of its final scores."""
-    kept = [entry for entry in entries_until(update, path) if not {"valid_loss", "test_loss"} & entry.keys()]
-    write_json_lines(path, kept)
-
-
-def log_model(model: Any) -> None:
-    config = model.config
-    logger.info(
-        "%s, %s layers of width %d, %.2f M parameters",
-        "/".join(own.ln_mode for own in config.stack_configs),
-        "+".join(str(own.layers) for own in config.stack_configs),
-        config.d_model,
-        sum(p.numel() for p in model.parameters()) / 1e6,
-    )

@@ -40,7 +40,7 @@ def prepare_data(recipe: Recipe, texts: Corpora, folder: Path, start: Start | No
 
 
 def prepare_first_pairs(recipe: Recipe, pairs: int, folder: Path) -> PreparedData:
-    """The same of the first pairs of the training text, as many of each corpus, and of the validation text."""
+    """Like `prepare_data`, of the validation text and the first training pairs, as many of each corpus."""
     share = max(1, pairs // len(recipe.data.train))
     train = [ParallelCorpus.empty(spec).with_pairs(PairReader(spec).take(share)) for spec in recipe.data.train]
     texts = {"train": train, "valid": [read_parallel(spec) for spec in recipe.data.valid]}

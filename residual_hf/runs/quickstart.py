@@ -76,8 +76,7 @@ def quickstart(folder: str | Path = "residual_hf_quickstart", *, overwrite: bool
 
     Prints translations and the score on held-out sentences; returns False if BLEU is below `REQUIRED_BLEU`.
 
-    Raises:
-        InputError: the output folder is not empty and `overwrite` is False.
+    Raises `InputError` for an output folder that is not empty, without `overwrite`.
     """
     started = time.time()
     folder = Path(folder)

@@ -12,20 +12,12 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import (
-    RECORD,
-    check_output_folder,
-    check_space,
-    emptied_folder,
-    expanded,
-    writing,
-)
+from residual_hf.base.files import RECORD, check_output_folder, check_space, emptied_folder, expanded, writing
 from residual_hf.base.interrupts import signals_interrupt
 from residual_hf.base.lock import Lock
 from residual_hf.checkpoint import WEIGHT_FILES
 
 from .recipe import Recipe
-from .resuming import check_run_folder
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +28,9 @@ def check_folder(recipe: Recipe, *, overwrite: bool, resume: bool, inputs: Itera
     """The output folder of a run. Raises `InputError` for one that cannot be used, see `train`."""
     folder = expanded(recipe.output_dir)
     if resume:
-        check_run_folder(folder)
+        if not (folder / RECORD).is_file():
+            advice = "must be the folder of a run; start a run without --resume"
+            raise InputError(f"--resume: {folder} has no {RECORD}, {advice}")
         check_space(folder)
         check_output_folder(folder / "model", overwrite=True, holds=WEIGHT_FILES)
     else:
@@ -71,7 +65,7 @@ def run_folder(folder: Path, *, resume: bool = False, overwrite: bool = False) -
 
 class LogFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
-        """What a full disk does not take is written with the next message, or an error at the end."""
+        """Keep a message that a full disk refuses: it is written with the next one, or an error at the end."""
 
 
 class TerminalHandler(logging.Handler):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from typing import Any, get_args, get_type_hints
 import psutil
 from huggingface_hub.errors import StrictDataclassError
 
-from residual_hf.base.errors import InputError, InputSettings
+from residual_hf.base.errors import InputError, InputSettings, input_errors
 from residual_hf.base.files import expanded
 from residual_hf.base.yaml_files import read_yaml
 from residual_hf.data.data_settings import SPLITS, CorpusSpec, DataSettings, TokenizerSettings
@@ -26,11 +25,8 @@ from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.evaluation.sentence_metrics import ROUGE
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.options import TYPE_NAMES, check_fields, from_mapping, option, refusal, shortened, unknown_name
+from residual_hf.model.options import check_fields, from_mapping, option, refusal, shortened, unknown_name
 from residual_hf.training.training_settings import LOSSES, TrainingSettings
-
-WRONG_TYPE = re.compile(r"Field '(\w+)' with value (.*) doesn't match any type in \((.*?)\)", re.DOTALL)
-"""What huggingface_hub says of a value that is of none of the types of a field."""
 
 ELSEWHERE = {
     "num_layers": "encoder_layers",
@@ -250,12 +246,7 @@ def checked_config(make: Callable[..., ResidualConfig], fields: Mapping[str, Any
     try:
         return make(**fields)
     except (StrictDataclassError, ValueError, TypeError) as error:
-        message = str(error.__cause__ or error)
-        if wrong_type := WRONG_TYPE.match(message):
-            words = {kind.__name__: name for kind, name in TYPE_NAMES.items()}
-            allowed = " or ".join(words.get(kind, kind) for kind in re.findall(r"'(\w+)'", wrong_type[3]))
-            message = f"{wrong_type[1]}: {wrong_type[2]} given, must be {allowed}"
-        raise InputError(f"model: {shortened(message, 1000)}") from error
+        raise InputError(f"model: {shortened(str(error.__cause__ or error), 1000)}") from error
 
 
 def check_memory(config: ResidualConfig) -> None:
@@ -282,21 +273,18 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         path: the file.
         overrides: values that replace those of the file, by dotted name: `{"training.seed": 2}`.
 
-    Raises:
-        InputError: the file cannot be read, or a field is unknown, missing or not allowed.
+    Raises `InputError` if the file cannot be read, or a field is unknown, missing or not allowed.
     """
     path = Path(path)
     values = read_yaml(path)
     if isinstance(values, dict) and values.get("paths_from") == "recipe":
         values = placed_in(path.parent, values | {"paths_from": "working_directory"}, Recipe)
-    try:
+    with input_errors(f"{path}: "):
         for name, value in (overrides or {}).items():
             _override(values, name, value)
         recipe = from_mapping(Recipe, values)
         if recipe.starts_from is None:
             recipe.check_block_size(recipe.build_config().max_position_embeddings)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
     return recipe
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from residual_hf.base.environment import device_name, versions
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import RECORD, expanded, leaves, number_of, read_json
+from residual_hf.base.files import expanded, leaves, number_of, read_json
 from residual_hf.base.processes import this_process
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.data_settings import MOVABLE, SPLITS
@@ -34,14 +34,6 @@ SCORED_BY = (
     *(f"decoding.{name}" for name in ("length_penalty", "early_stopping", "max_length_a", "max_length_b", "dtype")),
 )
 """What changes the score of an evaluation during training."""
-
-
-def check_run_folder(folder: Path) -> None:
-    """Raise `InputError` unless `folder` is the folder of a run."""
-    if not folder.is_dir():
-        raise InputError(f"--resume: {folder}: no such folder; start the run without --resume")
-    if not (folder / RECORD).is_file():
-        raise InputError(f"--resume: {folder} has no {RECORD}, must be the folder of a run")
 
 
 def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:

@@ -93,12 +93,7 @@ def check_stages(recipe: Recipe, *, resume: bool) -> Start | None:
 
 
 def train_on(
-    recipe: Recipe,
-    texts: Corpora,
-    folder: Path,
-    *,
-    start: Start | None = None,
-    resume: bool = False,
+    recipe: Recipe, texts: Corpora, folder: Path, *, start: Start | None = None, resume: bool = False
 ) -> dict[str, Any]:
     """Run a recipe on corpora that are already in memory (`train`, `valid` and optionally `test`), see `train`."""
     started = time.time() - (RunRecord.read(folder).seconds or 0.0 if resume else 0.0)

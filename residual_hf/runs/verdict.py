@@ -52,12 +52,12 @@ class ModeCheck:
 
     @property
     def loss(self) -> float:
-        """At the end of the updates at the rate of the recipe; infinite if they did not survive."""
+        """The loss at the end of the updates at the rate of the recipe; infinite if it diverged before."""
         return math.inf if self.broken_at < self.ramp else smoothed(self.losses, SMOOTH)[self.ramp - 1]
 
     @property
     def lowest(self) -> float:
-        """Lowest loss, that of the ramp included."""
+        """The lowest loss, including that of the ramp."""
         return min(smoothed(self.losses, SMOOTH), default=math.inf)
 
     def learned(self, unigram_entropy: float) -> float:
@@ -67,7 +67,7 @@ class ModeCheck:
 
     @property
     def broken_at(self) -> int:
-        """Updates before the loss left for good or was not finite; the number of updates if it did not."""
+        """Updates before the loss diverged, see `spike`, or was not finite; the number of updates if it was not."""
         found = spike(smoothed(self.losses, SMOOTH))
         return len(self.losses) if found is None else found
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.conversion.change_mode import change_ln_mode
 from residual_hf.conversion.transformers_models import from_transformers
@@ -48,8 +48,7 @@ def load_start(source: str, fields: Mapping[str, Any], model_class: Any = Residu
             rates are free; all other fields must have the values of the model.
         model_class: that of the task.
 
-    Raises:
-        InputError: a model that cannot be loaded, is of another family, or cannot have these fields.
+    Raises `InputError` for a model that cannot be loaded, is of another family, or cannot have these fields.
     """
     model, tokenizer = load_checkpoint(source, classes=(model_class,))
     if not isinstance(model, model_class):
@@ -74,10 +73,8 @@ def converted(model: Any, tokenizer: Any, source: str) -> ResidualForConditional
     source_lang, target_lang = languages_of(model.config, tokenizer)
     starts = {getattr(each, "decoder_start_token_id", None) for each in (model.config, model.generation_config)}
     first = tokenizer.eos_token_id if starts == {None} else None  # of mBART, whose language replaces it
-    try:
+    with input_errors(f"model.from: {source}: "):
         ours = from_transformers(model, source_lang=source_lang, target_lang=target_lang, decoder_start_token_id=first)
-    except InputError as error:
-        raise InputError(f"model.from: {source}: {error}") from error
     logger.info("%s: converted from a %s, with the same logits", source, type(model).__name__)
     return ours
 
@@ -94,10 +91,8 @@ def with_modes_of(
         mode, options = target.of(stack).ln_mode, vars(target.of(stack).options)
         if mode == before and not changes.keys() & {"ln_mode_options", f"{stack}_ln_mode_options"}:
             continue
-        try:
+        with input_errors("model."):
             model = change_ln_mode(model, mode, options, stack=stack)
-        except InputError as error:
-            raise InputError(f"model.{error}") from error
         if mode != before:
             logger.info("%s: changed from %s to %s, with the same logits", stack, before, mode)
     return model

@@ -39,20 +39,16 @@ class RecordCallback(TrainerCallback):
         if state.is_world_process_zero:
             logger.info("training: update %d to %d", state.global_step + 1, state.max_steps)
 
-    def _time_left(self, state: Any) -> str:
-        per_update = (time.monotonic() - self.started) / (state.global_step - self.first)
-        return f" of {state.max_steps}, {duration(per_update * (state.max_steps - state.global_step))} left"
-
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not logs:
             return
         append_json_lines(self.path, {"step": state.global_step, **logs})
-        logger.info(
-            "update %d%s  %s",
-            state.global_step,
-            self._time_left(state) if "loss" in logs else "",
-            "  ".join(f"{k} {figure(v) if isinstance(v, float) else v}" for k, v in logs.items()),
-        )
+        left = ""
+        if "loss" in logs:
+            per_update = (time.monotonic() - self.started) / (state.global_step - self.first)
+            left = f" of {state.max_steps}, {duration(per_update * (state.max_steps - state.global_step))} left"
+        figures = "  ".join(f"{k} {figure(v) if isinstance(v, float) else v}" for k, v in logs.items())
+        logger.info("update %d%s  %s", state.global_step, left, figures)
 
 
 class EvaluationSummary(TrainerCallback):

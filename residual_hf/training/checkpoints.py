@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import TrainerCallback, TrainerState
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import number_of, numbered_folders, read_json
 from residual_hf.checkpoint_checks import check_undamaged
 from residual_hf.model.checksums import CHECKSUMS, find_damage, write_checksums
-from residual_hf.model.options import shortened
 
 from .callbacks import evaluations
 from .diagnostics import spikes
@@ -40,18 +39,17 @@ STATE_TYPES: dict[str, Any] = {
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """The trainer's state of a checkpoint. Raises `InputError` for one that is damaged or holds other values."""
-    path = checkpoint / STATE
+    path, update = checkpoint / STATE, number_of(checkpoint)
     state = {"log_history": None, **read_json(path)}
-    for name, kind in STATE_TYPES.items():
-        if name in state and not isinstance(state[name], kind):
-            raise InputError(f"{path}: {name} is {shortened(repr(state[name]))}, not the state of a trainer")
-    steps = [entry.get("step") if isinstance(entry, dict) else None for entry in state["log_history"]]
-    if not all(isinstance(step, int) for step in steps):
-        raise InputError(f"{path}: log_history must be a list of entries with a step")
-    if state.get("global_step", number_of(checkpoint)) != number_of(checkpoint):
-        raise InputError(f"{path}: global_step is {state['global_step']}, must be that of the folder")
-    if unknown := state.keys() - {field.name for field in fields(TrainerState)}:
-        raise InputError(f"{path}: {', '.join(sorted(unknown))} unknown, not the state of a trainer")
+    wrong = sorted(state.keys() - {field.name for field in fields(TrainerState)})
+    wrong += [name for name, kind in STATE_TYPES.items() if name in state and not isinstance(state[name], kind)]
+    entries = state["log_history"] if isinstance(state["log_history"], list) else []
+    if not all(isinstance(entry, dict) and isinstance(entry.get("step"), int) for entry in entries):
+        wrong.append("log_history")
+    if state.get("global_step", update) != update:
+        wrong.append("global_step")
+    if wrong:
+        raise InputError(f"{path}: {', '.join(wrong)} not as in the state of a trainer at update {update}")
     return state
 
 
@@ -185,22 +183,25 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     check_undamaged(checkpoint)
     for path in sorted(checkpoint.glob("model*.safetensors")):
-        try:
+        with input_errors(f"{path}: not a readable safetensors file: ", SafetensorError, OSError):
             weights |= load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise InputError(f"{path}: not a readable safetensors file: {error}") from error
     if not weights:
         raise InputError(f"{checkpoint}: no model*.safetensors file in it")
     return weights
 
 
+def read_tensors(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a file. Raises `InputError` unless they have the names and shapes of others."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
+    saved = load_file(path)
+    if {name: tensor.shape for name, tensor in saved.items()} != {name: tensor.shape for name, tensor in like.items()}:
+        raise InputError(f"{path}: not the weights of this model")
+    return saved
+
+
 def choose_checkpoints(
-    folder: Path,
-    count: int,
-    *,
-    of: str = "last",
-    metric: str = "nll",
-    fewer: bool = False,
+    folder: Path, count: int, *, of: str = "last", metric: str = "nll", fewer: bool = False
 ) -> list[Path]:
     """The last or the best (`of`) checkpoints of a run by evaluations, in the order of training.
 

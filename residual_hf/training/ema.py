@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_file
+
+from .checkpoints import read_tensors
 
 EMA_FILE = "ema.safetensors"
 
@@ -64,12 +65,7 @@ class EMACallback(TrainerCallback):
 
     def load(self, checkpoint: Path) -> None:
         """Continue from the average in a checkpoint. Raises `InputError` if it has none, or that of another model."""
-        path = checkpoint / EMA_FILE
-        if not path.exists():
-            raise InputError(f"training.ema_decay: {checkpoint} has no {EMA_FILE}: the run was started without it")
-        saved = load_file(path)
-        if {n: t.shape for n, t in saved.items()} != {n: w.shape for n, w in self.weights.items()}:
-            raise InputError(f"{path}: not the weights of this model")
+        saved = read_tensors(checkpoint / EMA_FILE, self.weights)
         self.average = {name: saved[name].to(weight) for name, weight in self.weights.items()}
 
     @torch.no_grad()

@@ -15,7 +15,7 @@ import torch
 import torch.distributed.nn.functional
 from accelerate.utils import disable_fsdp_ram_efficient_loading, parse_flag_from_env
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 
 from .training_settings import TrainingSettings
 
@@ -27,10 +27,8 @@ LARGEST = 2**31 - 1
 
 def check_launch(settings: TrainingSettings) -> None:
     """Raise `InputError` for a library that is missing, and for unsupported options of `accelerate launch`."""
-    try:
+    with input_errors("training."):
         settings.check_libraries()
-    except InputError as error:
-        raise InputError(f"training.{error}") from error
     fsdp, deepspeed = map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"))
     if fsdp:
         disable_fsdp_ram_efficient_loading()  # which takes buffers for sharded weights; every process has full weights

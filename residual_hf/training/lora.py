@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from residual_hf.base.errors import InputError, requires
 from residual_hf.base.files import atomic_file
 
-from .checkpoints import read_weights
+from .checkpoints import read_tensors, read_weights
 from .training_settings import LoraSettings
 
 FILE = "lora.safetensors"
@@ -91,12 +91,8 @@ def save_trained(model: nn.Module, checkpoint: Path) -> None:
 @torch.no_grad()
 def load_trained(model: nn.Module, checkpoint: Path) -> None:
     """Load what `save_trained` wrote. Raises `InputError` for other weights, also where they are not trained."""
-    path, own = checkpoint / FILE, _trained(model)
-    if not path.exists():
-        raise InputError(f"{path}: no such file")
-    saved = load_file(path)
-    if {n: t.shape for n, t in saved.items()} != {n: p.shape for n, p in own.items()}:
-        raise InputError(f"{path}: not the adapters of this model")
+    own = _trained(model)
+    saved = read_tensors(checkpoint / FILE, own)
     for name, parameter in own.items():
         parameter.copy_(saved[name])
     with merged(model):

@@ -17,11 +17,8 @@ from .fairseq_adam import FairseqAdam
 class RAdam(FairseqAdam):
     """Adam with a rectified step size (Liu et al. 2020), as implemented in the Transformer-Clinic repository.
 
-    Update t = 1, 2, ... of a parameter p with gradient g:
+    The last line of an update of `FairseqAdam` becomes
 
-        m <- b1 * m + (1 - b1) * g
-        v <- b2 * v + (1 - b2) * g^2
-        p <- p - lr * weight_decay * p
         p <- p - lr * r_t * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps)    if rho_t >= 5
 
         rho = 2 / (1 - b2) - 1

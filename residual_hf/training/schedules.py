@@ -20,13 +20,7 @@ from .optimization import OptimizerSettings
 
 logger = logging.getLogger(__name__)
 
-TRANSFORMERS_SCHEDULES = (
-    "cosine",
-    "cosine_with_restarts",
-    "cosine_with_min_lr",
-    "polynomial",
-    "warmup_stable_decay",
-)
+TRANSFORMERS_SCHEDULES = ("cosine", "cosine_with_restarts", "cosine_with_min_lr", "polynomial", "warmup_stable_decay")
 SCHEDULES = ("inverse_sqrt", "linear", "constant", *TRANSFORMERS_SCHEDULES)
 
 

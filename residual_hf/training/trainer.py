@@ -51,8 +51,7 @@ class ResidualTrainer(ShardedTrainer):
         score: figures of a model on `valid`, by name, for each evaluation; without it, only the loss is computed.
         kwargs: further arguments of `Seq2SeqTrainer`, such as `callbacks` and `processing_class`.
 
-    Raises:
-        InputError: `ema_decay` or `lora` with FSDP or DeepSpeed.
+    Raises `InputError` for `ema_decay` or `lora` with FSDP or DeepSpeed.
     """
 
     optimizer: torch.optim.Optimizer | None

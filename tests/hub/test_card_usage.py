@@ -19,27 +19,22 @@ BLOCKED = "import sys; sys.modules['residual_hf'] = None\n"
 
 
 def test_every_way_of_use_runs(make_run, monkeypatch, capsys):
-    """Next to a folder of the model's name; the first two in a process without residual_hf."""
+    """Next to a folder of the model's name; the first two, and that of the front page, without residual_hf."""
     run = make_run()
     card = content(write_card(run, model_name="small"))
     (run / "model").rename(run / "small")
+    (run / "residual_hf_quickstart").mkdir()
+    (run / "residual_hf_quickstart" / "model").symlink_to(run / "small")
     *of_transformers, ours = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     assert len(of_transformers) == 2
-    done = run_forked("-c", BLOCKED + "\n".join(of_transformers), cwd=run, HF_MODULES_CACHE=str(run / "modules"))
-    assert len(done.stdout.splitlines()) == 2
+    (call,) = re.findall(r"`(pipeline\(.*trust_remote_code=True\))`", (ROOT / "README.md").read_text())
+    script = "\n".join([BLOCKED, *of_transformers, f"print({call}('The owl calls the bear.', max_new_tokens=8))"])
+    done = run_forked("-c", script, cwd=run, HF_MODULES_CACHE=str(run / "modules"))
+    *others, last = done.stdout.splitlines()
+    assert len(others) == 2 and "translation_text" in last
     monkeypatch.chdir(run)
     exec(ours, {})
     assert len(capsys.readouterr().out.splitlines()) == 1
-
-
-def test_the_way_without_the_package_in_the_front_page_runs(make_run):
-    run = make_run()
-    (run / "residual_hf_quickstart").mkdir()
-    (run / "model").rename(run / "residual_hf_quickstart" / "model")
-    (call,) = re.findall(r"`(pipeline\(.*trust_remote_code=True\))`", (ROOT / "README.md").read_text())
-    script = f"from transformers import pipeline\nprint({call}('The owl calls the bear.', max_new_tokens=8))"
-    done = run_forked("-c", BLOCKED + script, cwd=run, HF_MODULES_CACHE=str(run / "modules"))
-    assert "translation_text" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -74,16 +69,8 @@ def test_card_of_a_model_for_headlines(make_run):
 @pytest.mark.parametrize(
     ("fields", "tags", "shown"),
     [
-        (
-            {"language_tags": "source"},
-            ("<2fr>", "<2de>"),
-            ['tgt_lang="de"', "- de", "- fr", "pipeline_tag: translation"],
-        ),
-        (
-            {"source_lang": "en", "target_lang": "en"},
-            (),
-            ["Summarizes text in English.", "pipeline_tag: summarization"],
-        ),
+        ({"language_tags": "source"}, ("<2fr>", "<2de>"), ['tgt_lang="de"', "- de", "- fr", "pipeline_tag: transl"]),
+        ({"source_lang": "en", "target_lang": "en"}, (), ["Summarizes text in English.", "_tag: summarization"]),
     ],
     ids=["multilingual", "summarization"],
 )

@@ -110,10 +110,7 @@ def show(name):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda model: insert(model / "layers.py", "import os\n"),
-            "the model code layers.py differs from that of the inst",
-        ),
+        (lambda model: insert(model / "layers.py", "import os\n"), "the model code layers.py differs from that of"),
         (name_other_code, "config.json: auto_map: .*evil.ResidualModel.* given, must be"),
         (link_out, "added_tokens.json: a link to .*private.json, outside of the folder"),
         (show(".env"), "README.md: .env is shown as a picture"),

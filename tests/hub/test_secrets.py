@@ -155,11 +155,11 @@ def test_secrets_are_found_in_the_fields_of_json_files_and_weights(values, place
     "text", ["eyJ-", "a_secret=", "password:", "secret", "aa_", "-----BEGIN A", "a+", "key=", '"']
 )
 def test_long_text_is_searched_in_linear_time(text, tmp_path):
-    (tmp_path / "README.md").write_text(text * (50_000 // len(text)))
+    (tmp_path / "README.md").write_text(text * (10_000 // len(text)))
     started = time.process_time()
     first_secret(tmp_path / "README.md")
-    public(text * (20_000 // len(text)))
-    assert time.process_time() - started < 20
+    public(text * (4_000 // len(text)))
+    assert time.process_time() - started < 4
 
 
 def test_documentation_has_no_secrets():

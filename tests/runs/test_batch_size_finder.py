@@ -13,13 +13,7 @@ from support.trainers import make_model
 from residual_hf.base.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.runs import batch_size_finder
-from residual_hf.runs.batch_size_finder import (
-    find_max_tokens,
-    largest,
-    random_batch,
-    split_update,
-    tokens_that_fit,
-)
+from residual_hf.runs.batch_size_finder import find_max_tokens, largest, random_batch, split_update, tokens_that_fit
 from residual_hf.runs.run import train
 
 Memory = namedtuple("Memory", "available total", defaults=[2**40])

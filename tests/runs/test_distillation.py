@@ -19,13 +19,16 @@ from residual_hf.model.options import from_mapping
 from residual_hf.runs.distillation import closest_to, distill
 from residual_hf.runs.recipe import Recipe, load_recipe
 
+DECODING = DecodingSettings(num_beams=2, max_length_b=6, max_length_a=0.0)
+
+
+def teacher_with(tokenizer, **fields):
+    return Translator(tiny_model(tokenizer, **fields), tokenizer, DECODING)
+
 
 @pytest.fixture(scope="module")
 def teacher():
-    tokenizer = tiny_tokenizer()
-    return Translator(
-        tiny_model(tokenizer), tokenizer, DecodingSettings(num_beams=2, max_length_b=6, max_length_a=0.0)
-    )
+    return teacher_with(tiny_tokenizer())
 
 
 @pytest.fixture
@@ -92,10 +95,9 @@ def test_segmented_text_has_segmented_translations(tmp_path, recipe):
     entries = ["tiger", "ti@@", "ger", *(f"w@@{i}" for i in range(20)), *"abcdefghij"]
     (tmp_path / "dict.txt").write_text("".join(f"{entry} 1\n" for entry in entries))
     tokenizer = pretokenized_tokenizer(tmp_path / "dict.txt")
-    decoding = DecodingSettings(num_beams=2, max_length_b=6, max_length_a=0.0)
-    teacher = Translator(tiny_model(tokenizer), tokenizer, decoding)
+    teacher = teacher_with(tokenizer)
     sources = ["tiger ti@@ ger", "a b c ti@@ ger", "a"]
-    tokens = [c[0].ids for c in search(teacher.model, tokenizer(sources).input_ids, decoding)]
+    tokens = [c[0].ids for c in search(teacher.model, tokenizer(sources).input_ids, DECODING)]
     expected = [" ".join(tokenizer.convert_ids_to_tokens([i for i in row if i > 3])) for row in tokens]
     assert "@@" in "".join(expected)
     for path in recipe.data.train[0].files:
@@ -121,9 +123,7 @@ def test_the_mixture_of_corpora_stays(tmp_path, recipe, teacher, weights, temper
 
 
 def test_both_directions_of_a_teacher(tmp_path, recipe):
-    tokenizer = tiny_tokenizer("<2de>", "<2en>")
-    decoding = DecodingSettings(num_beams=1, max_length_b=6, max_length_a=0.0)
-    both = Translator(tiny_model(tokenizer, language_tags="source"), tokenizer, decoding)
+    both = teacher_with(tiny_tokenizer("<2de>", "<2en>"), language_tags="source")
     values, valid = recipe.as_dict(), tmp_path / "valid.jsonl"
     valid.write_text('{"source": "a dog", "target": "ein Hund"}\n{"source": "a cat", "target": "eine Katze"}\n')
     values["data"] |= {"bidirectional": True, "language_tags": "source", "test": None, "valid": {"jsonl": str(valid)}}
@@ -137,9 +137,7 @@ def test_both_directions_of_a_teacher(tmp_path, recipe):
 
 
 def test_the_directions_of_a_corpus_share_its_weight_and_are_not_cleaned_by_script(tmp_path, recipe):
-    tokenizer = tiny_tokenizer("<2de>", "<2en>")
-    decoding = DecodingSettings(num_beams=1, max_length_b=6, max_length_a=0.0)
-    both = Translator(tiny_model(tokenizer, language_tags="source"), tokenizer, decoding)
+    both = teacher_with(tiny_tokenizer("<2de>", "<2en>"), language_tags="source")
     values = recipe.as_dict()
     for corpus in values["data"]["train"]:
         corpus["weight"] = 2.0
@@ -209,9 +207,7 @@ def test_bad_options_are_named_before_anything_is_written(tmp_path, recipe, opti
 
 def test_a_student_cannot_start_from_a_model_of_other_sizes(tmp_path, recipe):
     tuned = from_mapping(Recipe, recipe.as_dict() | {"model": {"from": "runs/my_run/model"}})
-    with pytest.raises(
-        InputError, match="model.from: given in the recipe, must be absent.*; give another with --recipe"
-    ):
+    with pytest.raises(InputError, match="model.from: given, must be absent.*; give another with --recipe"):
         distill(tuned, lambda: None, tmp_path / "distilled")
 
 

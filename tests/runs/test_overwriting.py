@@ -58,14 +58,6 @@ def test_a_run_is_kept_if_the_new_one_fails_before_its_first_update(run, failing
     assert content(folder) == before
 
 
-def test_a_run_that_fails_before_training_leaves_no_folder(tmp_path):
-    recipe = make_recipe(tmp_path, **SMALL)
-    (tmp_path / "test.en").write_text("dog " * 90 + "\n" + "dog\n" * 8)
-    with pytest.raises(InputError, match=r"test\.en: line 1"):
-        train(recipe)
-    assert not (tmp_path / "run").exists()
-
-
 def test_inputs_of_a_run_are_not_overwritten(run):
     recipe, folder = run
     inside = {split: shutil.move(folder.parent / f"{split}.en", folder) for split in ("train", "valid")}

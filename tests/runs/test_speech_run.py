@@ -12,9 +12,8 @@ import datasets
 import numpy as np
 import pytest
 import soundfile
-import torch
 import yaml
-from safetensors.torch import load_file
+from support.files import same_weights
 from support.tones import tones, write_tones
 from transformers import (
     AutoFeatureExtractor,
@@ -39,10 +38,10 @@ from residual_hf.runs.preparation import prepare_data
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import train
 
-SIZES = {
-    f"{stack}_{name}": size for stack in ("encoder", "decoder") for name, size in (("layers", 1), ("ffn_dim", 32))
-}
-SIZES |= {"d_model": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "conv_channels": 32}
+OF_STACK = {"layers": 1, "ffn_dim": 32, "attention_heads": 2}
+SIZES = {f"{stack}_{name}": size for stack in ("encoder", "decoder") for name, size in OF_STACK.items()}
+SIZES |= {"d_model": 32, "conv_channels": 32}
+POSITIONS = {"max_source_positions": 200, "max_position_embeddings": 32}
 
 
 def values(manifest, **sections):
@@ -54,13 +53,7 @@ def values(manifest, **sections):
         "output_dir": str(manifest.parent / "run"),
         "data": {**corpora, **sections.pop("data", {})},
         "tokenizer": {"vocab_size": 300},
-        "model": {
-            "ln_mode": "pre_ln",
-            "dropout": 0.0,
-            "max_source_positions": 200,
-            "max_position_embeddings": 32,
-            **SIZES,
-        },
+        "model": {**SIZES, "ln_mode": "pre_ln", "dropout": 0.0, **POSITIONS},
         "training": {**training, "metric": "wer", "keep_last": 3, "average": 2, **sections.pop("training", {})},
         **sections,
     }
@@ -101,8 +94,7 @@ def test_resumed_run_is_the_same(run, manifest, tmp_path):
     shutil.rmtree(again / "model")
     resumed = train(from_mapping(Recipe, values(manifest, output_dir=str(again))), resume=True)
     assert resumed["test"]["wer"] == metrics["test"]["wer"]
-    weights = [load_file(place / "model" / "model.safetensors") for place in (folder, again)]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert same_weights(folder / "model" / "model.safetensors", again / "model" / "model.safetensors")
 
 
 def test_transcribe(run, tmp_path, capsys):
@@ -132,17 +124,11 @@ def test_verbs_for_text_say_so(run, manifest, tmp_path, capsys):
     recipe.write_text(yaml.safe_dump(values(manifest, output_dir=str(tmp_path / "run"))))
     lines = tmp_path / "lines.txt"
     lines.write_text("a b\n")
+    other_class = "a ResidualForSpeechSeq2Seq, must be"
     for verb, reason in {
         ("check", str(recipe)): "task: 'speech_recognition' given",
-        ("translate", model, str(lines)): "a ResidualForSpeechSeq2Seq, must be",
-        (
-            "export",
-            model,
-            "--to",
-            "onnx",
-            "--output-dir",
-            str(tmp_path / "onnx"),
-        ): "a ResidualForSpeechSeq2Seq, must be",
+        ("translate", model, str(lines)): other_class,
+        ("export", model, "--to", "onnx", "--output-dir", str(tmp_path / "x")): other_class,
         ("transcribe", model, str(recipe)): "recipe.yaml: cannot be read as audio",
     }.items():
         assert main(list(verb)) == 2
@@ -270,10 +256,7 @@ def test_the_width_of_convolutions_has_a_default(manifest):
         ({"data": {"cleaning": {"max_ratio": 2.0}}}, r"data\.cleaning: .* must be null"),
         ({"training": {"metric": "bleu"}}, r"training\.metric: 'bleu' given, must be one of nll, loss, wer, cer"),
         ({"training": {"eval_bleu": False}}, r"eval_bleu: false given, must be true with metric 'wer'"),
-        (
-            {"task": "summarization", "data": {"spec_augment": "lb"}},
-            r"data\.spec_augment: 'lb' given, must be null with task 'summarization'",
-        ),
+        ({"task": "summarization", "data": {"spec_augment": "lb"}}, r"data\.spec_augment: 'lb' given, must be null"),
         ({"task": "summarization"}, r"model\.conv_channels: 32 given, must be null with task 'summarization'"),
         (
             {"task": "summarization", "model": {}, "data": {"test": {"audio_folder": "x"}}},

@@ -1,10 +1,21 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What is in folders, and files with a damage."""
 
+from __future__ import annotations
+
+import torch
+from safetensors.torch import load_file
+
 
 def content(folder):
     """Bytes of the files in a folder by their paths in it."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def same_weights(path, other):
+    """Whether two safetensors files have the same tensors, bit for bit."""
+    weights, others = load_file(path), load_file(other)
+    return weights.keys() == others.keys() and all(torch.equal(weights[name], others[name]) for name in weights)
 
 
 def flip(path, place=0.5):

@@ -42,6 +42,14 @@ def model_of(ln_mode, **fields):
     return model
 
 
+def check_kernels(model):
+    """Loss and gradients with the kernels are those without them."""
+    expected = step(model)
+    with accelerated(model):
+        actual = step(model)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
 @needs_kernels
 @pytest.mark.parametrize(
     ("ln_mode", "norm_type"),
@@ -55,10 +63,7 @@ def test_gradients_equal_those_without_kernels(ln_mode, norm_type):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(0.4)
-    expected = step(model)
-    with accelerated(model):
-        actual = step(model)
-    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    check_kernels(model)
 
 
 @needs_kernels
@@ -224,9 +229,7 @@ def test_a_custom_norm_stays_in_use(ln_mode, place):
             return 2 * super().forward(values)
 
     module.norm = Loud(16)
-    expected = step(model)
-    with accelerated(model):
-        torch.testing.assert_close(step(model), expected, rtol=1e-4, atol=1e-5)
+    check_kernels(model)
 
 
 class Half(nn.Dropout):
@@ -241,9 +244,7 @@ def test_a_custom_dropout_stays_in_use(ln_mode, dropout):
     model = model_of(ln_mode)
     for layer in model.model.encoder.layers:
         layer.dropout = dropout
-    expected = step(model)
-    with accelerated(model):
-        torch.testing.assert_close(step(model), expected, rtol=1e-4, atol=1e-5)
+    check_kernels(model)
 
 
 @needs_kernels
@@ -343,9 +344,7 @@ def test_members_of_a_stream_that_differ_in_shape(monkeypatch):
 
     monkeypatch.setattr(ResiDual, "Boundary", ZeroStart)
     model = model_of("resi_dual")
-    expected = step(model)
-    with accelerated(model):
-        torch.testing.assert_close(step(model), expected, rtol=1e-4, atol=1e-5)
+    check_kernels(model)
 
 
 @needs_bf16

@@ -12,11 +12,7 @@ from residual_hf.base.interrupts import SIGNALS
 from residual_hf.base.tables import duration, figure
 from residual_hf.runs.reading import TerminalHandler
 from residual_hf.training import callbacks
-from residual_hf.training.callbacks import (
-    EvaluationSummary,
-    InterruptCallback,
-    RecordCallback,
-)
+from residual_hf.training.callbacks import EvaluationSummary, InterruptCallback, RecordCallback
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from support.files import same_weights
 from support.processes import VERB, run_forked
 from support.recipes import make_recipe
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
@@ -114,7 +115,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("averaged")
-    settings = {"eval_every": 10, "keep_last": 3, "keep_best": 2, "average": 3, "eval_bleu": False}
+    settings = {"max_updates": 12, "eval_every": 2, "keep_last": 3, "keep_best": 2, "average": 3, "eval_bleu": False}
     train(make_recipe(folder, **settings))
     return folder / "run"
 
@@ -124,7 +125,7 @@ def test_a_run_keeps_the_last_and_the_best_and_ends_in_their_average(run):
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     nll = {r["step"]: r["eval_nll"] for r in records if "eval_nll" in r}
     best = sorted(nll, key=nll.get)[:2]
-    assert {int(c.name.split("-")[1]) for c in checkpoints} == {40, 50, 60, *best}
+    assert {int(c.name.split("-")[1]) for c in checkpoints} == {8, 10, 12, *best}
     weights = [load_file(c / "model.safetensors") for c in checkpoints[-3:]]
     final = load_file(run / "model" / "model.safetensors")
     for name, tensor in final.items():
@@ -134,14 +135,14 @@ def test_a_run_keeps_the_last_and_the_best_and_ends_in_their_average(run):
 def test_command(run, tmp_path, capsys):
     assert main(["average", str(run), "--last", "3", "--output-dir", str(tmp_path / "model")]) == 0
     assert main(["push", str(tmp_path / "model"), "somebody/a", "--dry-run"]) == 0
-    assert "checkpoint-40, checkpoint-50, checkpoint-60" in capsys.readouterr().out
+    assert "checkpoint-8, checkpoint-10, checkpoint-12" in capsys.readouterr().out
     averaged, final = (AutoModelForSeq2SeqLM.from_pretrained(path) for path in (tmp_path / "model", run / "model"))
     assert all(torch.equal(a, b) for a, b in zip(averaged.parameters(), final.parameters(), strict=True))
     assert main(["average", str(run), "--best", "1", "--output-dir", str(tmp_path / "model")]) == 2
     assert "is not empty; use --overwrite" in capsys.readouterr().err
     assert main(["average", str(run), "--best", "9", "--output-dir", str(tmp_path / "other")]) == 2
     assert "9 best by nll checkpoints requested" in capsys.readouterr().err
-    for target in (run, run / "checkpoints" / "checkpoint-60", run / "tokenizer"):
+    for target in (run, run / "checkpoints" / "checkpoint-12", run / "tokenizer"):
         arguments = ["average", str(run), "--last", "1", "--output-dir", str(target), "--overwrite"]
         assert main(arguments) == 2 and "--overwrite would delete" in capsys.readouterr().err
 
@@ -158,10 +159,10 @@ def test_an_average_searches_as_the_recipe_says_at_last(run, tmp_path):
 
 def test_a_damaged_checkpoint_is_not_averaged(run, tmp_path, capsys):
     shutil.copytree(run, tmp_path / "run")
-    path = tmp_path / "run" / "checkpoints" / "checkpoint-50" / "model.safetensors"
+    path = tmp_path / "run" / "checkpoints" / "checkpoint-10" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     assert main(["average", str(tmp_path / "run"), "--last", "3", "--output-dir", str(tmp_path / "model")]) == 2
-    assert "checkpoint-50/model.safetensors is damaged or was changed" in capsys.readouterr().err
+    assert "checkpoint-10/model.safetensors is damaged or was changed" in capsys.readouterr().err
     tokenizer = tmp_path / "run" / "tokenizer" / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text() + " ")
     assert main(["average", str(tmp_path / "run"), "--last", "1", "--output-dir", str(tmp_path / "model")]) == 2
@@ -206,8 +207,7 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
     assert train_elsewhere(recipes[1], "--resume").returncode == 0
     folders = [tmp_path / name / "run" for name in ("whole", "killed")]
     assert [json.loads((folder / "metrics.json").read_text())["updates"] for folder in folders] == [24, 24]
-    weights = [load_file(folder / "model" / "model.safetensors") for folder in folders]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert same_weights(*(folder / "model" / "model.safetensors" for folder in folders))
 
 
 def write_recipe(folder, settings):

@@ -48,13 +48,13 @@ def test_average_follows_its_equation_and_is_what_is_evaluated(tmp_path):
 
 
 def test_a_run_ends_in_the_average_and_resumes_to_the_same(tmp_path):
-    whole = make_recipe(tmp_path / "whole", ema_decay=0.9, max_updates=24, eval_every=8, eval_bleu=False)
-    first = make_recipe(tmp_path / "parts", ema_decay=0.9, max_updates=16, eval_every=8, eval_bleu=False)
-    train(whole)
+    settings = {"ema_decay": 0.9, "eval_every": 4, "eval_bleu": False}
+    train(make_recipe(tmp_path / "whole", max_updates=12, **settings))
+    first = make_recipe(tmp_path / "parts", max_updates=8, **settings)
     train(first)
-    train(changed(first, "training", max_updates=24), resume=True)
+    train(changed(first, "training", max_updates=12), resume=True)
     models = [load_file(tmp_path / name / "run" / "model" / "model.safetensors") for name in ("whole", "parts")]
-    best = json.loads((tmp_path / "whole/run/checkpoints/checkpoint-24/trainer_state.json").read_text())
+    best = json.loads((tmp_path / "whole/run/checkpoints/checkpoint-12/trainer_state.json").read_text())
     average = load_file(f"{best['best_model_checkpoint']}/{EMA_FILE}")
     for name, value in average.items():
         if name in models[0]:
@@ -64,5 +64,5 @@ def test_a_run_ends_in_the_average_and_resumes_to_the_same(tmp_path):
 def test_a_checkpoint_without_average_is_refused(tmp_path):
     make_trainer(tmp_path, make_model(), max_updates=2, eval_every=2).train()
     trainer = make_trainer(tmp_path, make_model(), max_updates=4, eval_every=2, ema_decay=0.9)
-    with pytest.raises(InputError, match="training.ema_decay: .*checkpoint-2 has no ema.safetensors"):
+    with pytest.raises(InputError, match="checkpoint-2/ema.safetensors: no such file"):
         trainer.train(resume_from_checkpoint=True)

@@ -1,20 +1,22 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Optimizer updates and learning rates equal fairseq's formulas, written out again here."""
+"""Optimizer updates and learning rates equal the formulas of fairseq and RAdam, written out again here."""
 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 
 import pytest
 import torch
 from support.models import make
 from torch import nn
-from transformers import get_inverse_sqrt_schedule, get_scheduler
+from transformers import get_scheduler
 
 from residual_hf.base.errors import InputError
 from residual_hf.training.fairseq_adam import FairseqAdam
 from residual_hf.training.optimization import build_optimizer
+from residual_hf.training.radam import RAdam
 from residual_hf.training.schedules import TRANSFORMERS_SCHEDULES, build_schedule
 from residual_hf.training.training_settings import TrainingSettings
 
@@ -39,40 +41,55 @@ class Model(nn.Module):
         self.head.weight = self.embed.weight
 
 
-def fairseq_updates(value: float, gradients: list[float], lrs: list[float], eps: float) -> float:
-    """One scalar parameter, by the formulas."""
+def unrectified(update, beta2):
+    return 1.0
+
+
+def rectified(update, beta2):
+    """The factor r_t of Liu et al. 2020, algorithm 2."""
+    longest = 2 / (1 - beta2) - 1
+    length = longest - 2 * update * beta2**update / (1 - beta2**update)
+    variance = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+    return 0.0 if length < 5 else math.sqrt(variance)
+
+
+def updated(value, gradients, lrs, eps=1e-8, betas=BETAS, factor=unrectified):
+    """One scalar parameter after these updates, by the formulas."""
     m = v = 0.0
     for t, (gradient, lr) in enumerate(zip(gradients, lrs, strict=True), start=1):
-        m = BETAS[0] * m + (1 - BETAS[0]) * gradient
-        v = BETAS[1] * v + (1 - BETAS[1]) * gradient * gradient
-        step_size = lr * math.sqrt(1 - BETAS[1] ** t) / (1 - BETAS[0] ** t)
+        m = betas[0] * m + (1 - betas[0]) * gradient
+        v = betas[1] * v + (1 - betas[1]) * gradient * gradient
+        step_size = lr * factor(t, betas[1]) * math.sqrt(1 - betas[1] ** t) / (1 - betas[0] ** t)
         value -= lr * DECAY * value
         value -= step_size * m / (math.sqrt(v) + eps)
     return value
 
 
-def scalar_run(eps: float, steps: int = 12) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[float]]:
-    """Start, gradients [steps, 3, 5], result of FairseqAdam with a learning rate that changes, and that rate."""
+@pytest.mark.parametrize(
+    ("optimizer", "betas", "factor"),
+    [
+        (FairseqAdam, BETAS, unrectified),
+        *((RAdam, (b1, b2), rectified) for b1, b2 in ((0.9, 0.98), (0.9, 0.999), (0.5, 0.7))),
+    ],
+)
+@pytest.mark.parametrize("eps", [1e-8, 1e-3])
+@pytest.mark.parametrize("steps", [5, 6, 40])  # radam moves from update 6 on
+def test_updates_are_those_of_the_equations(optimizer, betas, factor, eps, steps):
+    """With a learning rate that changes."""
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(3, 5, generator=generator, dtype=torch.float64)
     gradients = 1e-3 * torch.randn(steps, 3, 5, generator=generator, dtype=torch.float64)
     parameter = nn.Parameter(start.clone())
-    optimizer = FairseqAdam([parameter], lr=LR, betas=BETAS, eps=eps, weight_decay=DECAY)
+    made = optimizer([parameter], lr=LR, betas=betas, eps=eps, weight_decay=DECAY)
     lrs = [LR * (step + 1) / steps for step in range(steps)]
     for gradient, lr in zip(gradients, lrs, strict=True):
-        optimizer.param_groups[0]["lr"] = lr
+        made.param_groups[0]["lr"] = lr
         parameter.grad = gradient.clone()
-        optimizer.step()
-    return start, gradients, parameter.detach(), lrs
-
-
-@pytest.mark.parametrize("eps", [1e-8, 1e-3])
-def test_fairseq_adam_makes_fairseqs_updates(eps):
-    start, gradients, result, lrs = scalar_run(eps)
-    for row in range(3):
-        for column in range(5):
-            expected = fairseq_updates(start[row, column].item(), gradients[:, row, column].tolist(), lrs, eps)
-            assert result[row, column].item() == pytest.approx(expected, rel=1e-12)
+        made.step()
+    for place in itertools.product(range(3), range(5)):
+        series = gradients[(slice(None), *place)].tolist()
+        expected = updated(start[place].item(), series, lrs, eps, betas, factor)
+        assert parameter[place].item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_eps_stands_elsewhere_in_torchs_adamw():
@@ -88,6 +105,26 @@ def test_eps_stands_elsewhere_in_torchs_adamw():
     assert updated[1] == pytest.approx(LR * 1e-3 / (1e-3 + 1e-3))
 
 
+def test_radam_of_torch_goes_by_the_momentum_for_five_updates_and_makes_the_same_afterwards():
+    generator = torch.Generator().manual_seed(2)
+    gradients = torch.randn(30, 6, generator=generator, dtype=torch.float64)
+    ours, theirs = (nn.Parameter(torch.ones(6, dtype=torch.float64)) for _ in range(2))
+    optimizer = RAdam([ours], lr=LR, eps=1e-3)
+    reference = torch.optim.RAdam([theirs], lr=LR, betas=(0.9, 0.98), eps=1e-3, decoupled_weight_decay=True)
+    for update, gradient in enumerate(gradients, start=1):
+        before = ours.detach().clone(), theirs.detach().clone()
+        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+        optimizer.step()
+        reference.step()
+        steps = ours.detach() - before[0], theirs.detach() - before[1]
+        if update <= 5:
+            mean = reference.state[theirs]["exp_avg"]
+            assert torch.equal(steps[0], torch.zeros(6, dtype=torch.float64))
+            torch.testing.assert_close(steps[1], -LR * mean / (1 - 0.9**update), rtol=1e-9, atol=1e-15)
+        else:
+            torch.testing.assert_close(steps[0], steps[1], rtol=1e-9, atol=1e-15)
+
+
 def test_a_parameter_that_joins_late_has_its_own_bias_correction():
     early, late = (nn.Parameter(torch.ones(1, dtype=torch.float64)) for _ in range(2))
     optimizer = FairseqAdam([early, late], lr=LR, betas=BETAS, weight_decay=DECAY)
@@ -95,8 +132,8 @@ def test_a_parameter_that_joins_late_has_its_own_bias_correction():
         early.grad = torch.full_like(early, 0.5)
         late.grad = torch.full_like(late, 0.5) if step >= 2 else None
         optimizer.step()
-    assert early.item() == pytest.approx(fairseq_updates(1.0, [0.5] * 4, [LR] * 4, 1e-8), rel=1e-12)
-    assert late.item() == pytest.approx(fairseq_updates(1.0, [0.5] * 2, [LR] * 2, 1e-8), rel=1e-12)
+    assert early.item() == pytest.approx(updated(1.0, [0.5] * 4, [LR] * 4), rel=1e-12)
+    assert late.item() == pytest.approx(updated(1.0, [0.5] * 2, [LR] * 2), rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -212,18 +249,14 @@ def test_inverse_sqrt_is_fairseqs(init):
     assert rates(schedule, updates) == pytest.approx(expected, rel=1e-12)
 
 
-def test_inverse_sqrt_is_that_of_transformers():
-    for warm, timescale in ((10, None), (0, None), (0, 50), (10, 50)):
-        ours = rates(schedule_of(warmup_updates=warm, timescale=timescale), range(100))
-        optimizer = FairseqAdam([nn.Parameter(torch.zeros(1))], lr=LR)
-        theirs = rates(get_inverse_sqrt_schedule(optimizer, warm, timescale=timescale), range(100))
-        assert ours == pytest.approx(theirs, rel=1e-12)
-
-
-def test_timescale_without_warm_up_is_the_schedule_of_t_fixup():
-    updates = [0, 500, 12_000]
-    expected = [LR * math.sqrt(4000 / (4000 + update)) for update in updates]
-    assert rates(schedule_of(timescale=4000), updates) == pytest.approx(expected, rel=1e-12)
+@pytest.mark.parametrize(
+    ("fields", "timescale"), [({"timescale": 4000}, 4000), ({"warmup_updates": 10, "timescale": 50}, 50), ({}, 10_000)]
+)  # the first is T-Fixup's
+def test_timescale_of_the_decay_after_the_warm_up(fields, timescale):
+    warm = fields.get("warmup_updates", 0)
+    updates = [warm, warm + 500, warm + 9000]
+    expected = [LR * math.sqrt(timescale / (timescale + update - warm)) for update in updates]
+    assert rates(schedule_of(**fields), updates) == pytest.approx(expected, rel=1e-12)
 
 
 def test_linear_and_constant():
@@ -262,14 +295,8 @@ def test_schedules_resume():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: settings(optimizer="adam"),
-            "optimizer: 'adam' given, must be one of 'fairseq_adam', 'radam', 'adamw', 'sgd'",
-        ),
-        (
-            lambda: settings(betas=(0.9, 1.0)),
-            r"betas: \[0.9, 1.0\] given, must be a list of 2, each a number >= 0 and < 1",
-        ),
+        (lambda: settings(optimizer="adam"), "optimizer: 'adam' given, must be one of 'fairseq_adam', 'radam'"),
+        (lambda: settings(betas=(0.9, 1.0)), r"betas: \[0.9, 1.0\] given, must be a list of 2, each a number >= 0"),
         (lambda: settings(lr=-1), "lr: -1 given, must be a number > 0"),
         (lambda: settings(warmup_init_lr=1.0), r"warmup_init_lr: 1.0 given, must be <= lr \(0.005\)"),
         (lambda: settings(timescale=0), "timescale: 0 given"),
@@ -284,15 +311,17 @@ def test_schedules_resume():
             lambda: settings(schedule="polynomial", schedule_options={"power": float("nan")}),
             "schedule_options: {'power': nan} given, must be without numbers that are negative or not finite",
         ),
-        (
-            lambda: settings(schedule="cosine_with_min_lr", schedule_options={"min_lr": 5}),
-            "schedule_options: {'min_lr': 5} given, .*a min_lr of at most lr",
-        ),
+        (lambda: settings(schedule="cosine_with_min_lr", schedule_options={"min_lr": 5}), ".*a min_lr of at most"),
         (lambda: settings(schedule="warmup_stable_decay"), "schedule_options: {} given, .*num_decay_steps"),
         (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], lr=0.0), "lr: 0.0 given"),
         (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], betas=(0.9, 1.0)), r"betas: \[0.9, 1.0\] given"),
         (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], eps=-1.0), "eps: -1.0 given"),
-        (lambda: build_optimizer(Model().bfloat16(), settings()), "type torch.bfloat16"),
+        (
+            lambda: build_optimizer(Model().bfloat16(), settings()),
+            "FairseqAdam given a .* type torch.bfloat16, must be",
+        ),
+        (lambda: RAdam(Model().half().parameters()), "RAdam given a parameter of type torch.float16"),
+        (lambda: RAdam(Model().parameters(), betas=(0.9, 0.6)), r"betas: \(0.9, 0.6\) given"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -237,7 +237,7 @@ def module_node(module: nn.Module) -> Node:
 
 
 def used(nodes: list[Node], outputs: list[Node]) -> list[Node]:
-    """Without those that nothing is made of."""
+    """The nodes that the outputs are made of."""
     needed: set[Node] = set()
     waiting = list(outputs)
     while waiting:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import input_errors
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS, ResidualConnection, build_connections, get_ln_mode
@@ -77,11 +77,9 @@ def trace_stack(name: str, stack: str = "encoder", depth: int = DEPTH) -> Wiring
     sizes = {"layers": depth, "attention_heads": 2, "ffn_dim": 32}
     stacks = {f"{side}_{field}": size for side in STACKS for field, size in sizes.items()}
     config = ResidualConfig(ln_mode=name, ln_mode_options=few, d_model=STATE[2], vocab_size=10, **stacks)
-    try:
-        with torch.no_grad():
-            wiring = StackReader(config, mode, stack).read(depth)
-    except (Untraceable, TypeError, AttributeError, RuntimeError) as error:
-        raise InputError(f"ln_mode {name!r}: torch.fx cannot trace {mode.__name__}.forward: {error}") from error
+    prefix = f"ln_mode {name!r}: torch.fx cannot trace {mode.__name__}.forward: "
+    with input_errors(prefix, Untraceable, TypeError, AttributeError, RuntimeError), torch.no_grad():
+        wiring = StackReader(config, mode, stack).read(depth)
     if depth > 2 and len(wiring.blocks) > 2:
         return trace_stack(name, stack, 2)
     wiring.note = ", ".join(f"{option} = {value}" for option, value in few.items())

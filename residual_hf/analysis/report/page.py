@@ -73,12 +73,7 @@ def write_report(folders: Sequence[str | Path], output: str | Path, *, overwrite
     The first run is the baseline: the others are compared with it by paired bootstrap resampling of the test set.
     Folders of paths, and access tokens, are left out of the settings.
 
-    Args:
-        folders: output folders of `residual-hf train`.
-        output: a file *.html.
-
-    Raises:
-        InputError: a folder that is not that of a run, one that is given twice, or an output that exists.
+    Raises `InputError` for a folder that is not that of a run, one that is given twice, and an output that exists.
     """
     path = Path(output)
     check_output_file(path, overwrite=overwrite, field="--output-file", suffix=".html")

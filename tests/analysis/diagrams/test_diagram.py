@@ -24,12 +24,7 @@ from residual_hf.analysis.diagrams.wiring import trace_stack
 from residual_hf.base.errors import InputError
 from residual_hf.cli import main
 from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary, register_ln_mode
-from residual_hf.model.layers import (
-    ResidualAttention,
-    ResidualDecoderLayer,
-    ResidualEncoderLayer,
-    ResidualFeedForward,
-)
+from residual_hf.model.layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer, ResidualFeedForward
 from residual_hf.model.modes_multi_stream import weighted_sums
 from residual_hf.model.norms import NORM_TYPES
 

@@ -10,11 +10,11 @@ import yaml
 from stress import StressRun, StressSetting, corpus_of, ranked, survival, table
 from support.example_scripts import ROOT
 from support.processes import run_here
+from support.recipes import make_recipe
 
 from residual_hf.base.environment import commit
 from residual_hf.base.errors import InputError
 from residual_hf.base.lock import Lock
-from residual_hf.data.synthetic import generate_corpus
 from residual_hf.model import connections
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.recipe import Recipe
@@ -31,45 +31,32 @@ def judge(losses, mode="post_ln"):
     return survival(run, [run, healthy], SETTING)
 
 
-def test_a_healthy_run_survives_the_highest_rate():
-    result = judge(HEALTHY)
-    assert (result.largest_lr, result.divergence) == (0.2, None)
+STAGNANT = [6.0 - 0.5 * min(1.0, update / 50) for update in range(200)]
 
 
-def test_spike_that_does_not_return():
-    result = judge(HEALTHY[:150] + [6.0] * 50)
-    assert result.divergence == "spike" and result.largest_lr == pytest.approx(0.155, abs=0.005)
-
-
-def test_spike_that_returns_is_none():
-    assert judge(HEALTHY[:140] + [6.0] * 10 + HEALTHY[150:]).divergence is None
-
-
-def test_loss_that_is_not_finite():
-    result = judge(HEALTHY[:80])  # runs end there
-    assert result.divergence == "spike" and result.largest_lr == pytest.approx(0.08)
-
-
-def test_loss_that_left_its_range_before_it_was_not_finite():
-    assert judge(HEALTHY[:80] + [20.0] * 100).largest_lr == pytest.approx(0.08, abs=0.005)
+@pytest.mark.parametrize(
+    ("losses", "divergence", "largest"),
+    [
+        pytest.param(HEALTHY, None, 0.2, id="healthy"),
+        pytest.param(HEALTHY[:150] + [6.0] * 50, "spike", 0.155, id="spike that does not return"),
+        pytest.param(HEALTHY[:140] + [6.0] * 10 + HEALTHY[150:], None, 0.2, id="spike that returns"),
+        pytest.param(HEALTHY[:80], "spike", 0.08, id="not finite"),  # runs end there
+        pytest.param(HEALTHY[:80] + [20.0] * 100, "spike", 0.08, id="out of range before it was not finite"),
+        pytest.param(STAGNANT, "stagnation", 0.0, id="stagnation"),
+        pytest.param(HEALTHY[:60] + [3.6] * 140, "slow-down", 0.08, id="silent slow-down"),
+    ],
+)
+def test_kinds_of_divergence(losses, divergence, largest):
+    result = judge(losses)
+    assert result.divergence == divergence and result.largest_lr == pytest.approx(largest, abs=0.005)
 
 
 def test_the_last_update_in_range_is_the_last_that_survives():
     assert spike([5.0, 4.0, 3.0, 9.0]) == 3
 
 
-def test_stagnation():
-    result = judge([6.0 - 0.5 * min(1.0, update / 50) for update in range(200)])
-    assert (result.divergence, result.largest_lr) == ("stagnation", 0.0)
-
-
-def test_silent_slow_down():
-    result = judge([loss if update < 60 else 3.6 for update, loss in enumerate(HEALTHY)])
-    assert result.divergence == "slow-down" and 0.06 < result.largest_lr < 0.1
-
-
 def test_table_has_range_and_kind():
-    results = [judge(HEALTHY), judge([6.0 - 0.5 * min(1.0, update / 50) for update in range(200)])]
+    results = [judge(HEALTHY), judge(STAGNANT)]
     assert "| `post_ln` | 0.1 (0-0.2) none, stagnation, 3.75 |" in table(results)
     assert "spike, 2e+10 |" in table([judge([2e10] * 100 + [3e10] * 100)])
 
@@ -114,14 +101,9 @@ def test_command_continues_its_runs(tmp_path, small_generated_corpus):
 
 
 def test_corpus_of_a_recipe(tmp_path):
-    pairs = generate_corpus({"train": 200, "valid": 10})
-    for split, found in pairs.items():
-        for language, lines in zip(("en", "de"), zip(*found, strict=True), strict=True):
-            (tmp_path / f"{split}.{language}").write_text("\n".join(lines) + "\n")
-    data = {s: {"source": str(tmp_path / f"{s}.en"), "target": str(tmp_path / f"{s}.de")} for s in pairs}
-    recipe = {"output_dir": "unused", "source_lang": "en", "target_lang": "de", "data": data}
-    data["cleaning"] = {"duplicates": "pair"}
-    recipe["tokenizer"] = {"vocab_size": 400, "joint": False}
+    recipe = make_recipe(tmp_path).as_dict()
+    data = recipe["data"] = recipe["data"] | {"cleaning": {"duplicates": "pair"}}
+    recipe["tokenizer"] = {"vocab_size": 330, "joint": False}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     arguments = ["--output-dir", tmp_path / "out", "--modes", "pre_ln", "--layers", 1]
     arguments += ["--width", 16, "--updates", 3, "--recipe", tmp_path / "recipe.yaml"]
@@ -148,18 +130,13 @@ def test_modes_of_a_user_are_imported(tmp_path, monkeypatch):
     sys.modules.pop("own_stress")
 
 
-def test_speech_is_refused(tmp_path):
-    recipe = {"output_dir": "unused", "task": "speech_recognition", "language": "en"}
-    recipe["data"] = {split: {"tsv": f"{split}.tsv"} for split in ("train", "valid")}
-    recipe["training"] = {"max_epochs": 1}
-    with pytest.raises(InputError, match="task: 'speech_recognition' given, but the stress test"):
-        corpus_of(from_mapping(Recipe, recipe), tmp_path, 128)
-
-
-def test_language_models_are_refused(tmp_path):
-    """The stress test trains encoder-decoders, which would learn to copy the text."""
-    recipe = {"output_dir": "unused", "task": "language_modeling", "language": "en"}
-    recipe["data"] = {split: {"text": f"{split}.txt"} for split in ("train", "valid")}
+@pytest.mark.parametrize(
+    ("task", "column"),
+    [("speech_recognition", "tsv"), ("language_modeling", "text")],  # an encoder-decoder would learn to copy the text
+)
+def test_other_tasks_are_refused(tmp_path, task, column):
+    recipe = {"output_dir": "unused", "task": task, "language": "en"}
+    recipe["data"] = {split: {column: f"{split}.txt"} for split in ("train", "valid")}
     recipe["training"] = {"label_smoothing": 0, "max_epochs": 1}
-    with pytest.raises(InputError, match="task: 'language_modeling' given, but the stress test"):
+    with pytest.raises(InputError, match=f"task: '{task}' given, but the stress test"):
         corpus_of(from_mapping(Recipe, recipe), tmp_path, 128)
