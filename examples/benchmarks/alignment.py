@@ -21,7 +21,7 @@ import torch
 
 from residual_hf.generation.markup import Inline, SplitBlocks
 from residual_hf.generation.projection import SAME
-from residual_hf.generation.translator import Translator
+from residual_hf.generation.translator import Hypothesis, Translator
 from residual_hf.model.alignment import AlignedTokens, Alignment, align, eager_attention, token_spans
 
 WORD = re.compile(r"\w(?:[\w.,'’-]*\w)?")
@@ -86,7 +86,7 @@ def places_tag(found: Alignment | None, text: tuple[str, str], link: tuple[Span,
     """Whether a tag around a source word, or some, is around the right ones of the translation and no others."""
     (start, end), (first, last) = link
     block = [text[0][:start], Inline("b", [text[0][start:end]]), text[0][end:]]
-    (pieces,) = SplitBlocks([block], "en", lambda sentence: True).join([text[1]], [found])
+    (pieces,) = SplitBlocks([block], "en", lambda sentence: True).join([Hypothesis(text[1], None, found)])
     (place,) = [place for place, piece in enumerate(pieces) if isinstance(piece, Inline)]
     return pieces[place].pieces == [text[1][first:last]] and sum(map(len, pieces[:place])) == first
 

@@ -141,15 +141,16 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
 
 
 def load_translator(options: argparse.Namespace, model: str) -> Any:
+    """A `Translator` with the options that the verb has."""
     from residual_hf.generation.translator import Translator
 
     return Translator.from_pretrained(
         model,
         device=options.device,
         trust_remote_code=options.trust_remote_code,
-        glossary=options.glossary,
+        glossary=getattr(options, "glossary", None),
         max_tokens=options.batch_tokens,
-        **{name: getattr(options, name) for name in SEARCH},
+        **{name: getattr(options, name, None) for name in SEARCH},
     )
 
 

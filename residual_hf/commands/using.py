@@ -162,15 +162,13 @@ def add_score(score: argparse.ArgumentParser) -> None:
 
 def run_score(options: argparse.Namespace) -> None:
     from residual_hf.generation.scoring import read_pairs, scored
-    from residual_hf.generation.translator import Translator
 
     files = (options.source, options.translation)
     if (None in files) != (files == (None, None)) or (None not in files and options.file is not None):
         raise InputError("--source, --translation: both must be given, or a file with both sides in their place")
     check_lines_of_text(filter(None, (*files, options.file)))
-    loaded = {"device": options.device, "trust_remote_code": options.trust_remote_code, "dtype": options.dtype}
-    translator = Translator.from_pretrained(options.model, max_tokens=options.batch_tokens, **loaded)
     languages = {name: getattr(options, name) for name in LANGUAGES}
+    translator = load_translator(options, options.model)
     for line in scored(translator, read_pairs(options.file, *files), **languages):
         print(line)
 

@@ -32,13 +32,7 @@ TRUTH_VALUES = ("y", "n", "yes", "no", "on", "off")
 
 
 class Message(NamedTuple):
-    """A text to translate.
-
-    Attributes:
-        current: what is in the place of the translation.
-        write: replaces that.
-        is_escaped: the text is XML.
-    """
+    """A text to translate, in XML if it `is_escaped`. `write` replaces the `current` translation."""
 
     text: str
     current: str

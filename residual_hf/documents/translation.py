@@ -51,9 +51,6 @@ def translate_document(
 
     Until it is complete, `OUTPUT.partial` has the translated blocks. The document is read before `load` is called;
     other arguments are those of `residual_hf.generation.stream.translate_file`.
-
-    Raises:
-        InputError: the document cannot be read, the output exists or has another format, or cannot be continued.
     """
     for name, default in OF_LINES.items():
         if getattr(settings, name) != default:

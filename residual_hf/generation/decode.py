@@ -40,7 +40,6 @@ def translate_corpus(
     tokenizer: Any,
     corpus: EncodedCorpus,
     settings: DecodingSettings | None = None,
-    shortlist: Shortlist | None = None,
 ) -> list[str]:
     """Translations of the source side of a corpus, in its order.
 
@@ -49,7 +48,7 @@ def translate_corpus(
     """
     ids: dict[int, list[int]] = {}
     for rows, request in rows_by_tag(model, corpus):
-        found = search(model, [corpus.source(row) for row in rows], settings, request, shortlist=shortlist)
+        found = search(model, [corpus.source(row) for row in rows], settings, request)
         ids |= {row: best.ids for row, (best,) in zip(rows, found, strict=True)}
     return to_text(tokenizer, [ids[row] for row in range(len(corpus))])
 

@@ -62,11 +62,8 @@ class HTMLText:
     """The blocks of a text in HTML.
 
     White space in sentences is as a browser shows it. Inline elements that are nested wrongly are closed and opened
-    again, and end tags without a start are dropped. Comments, code, the reading of
-    ruby text, and elements with `translate="no"` or the class `notranslate` are kept.
-
-    Attributes:
-        blocks: those with something to translate.
+    again, and end tags without a start are dropped. Comments, code, the reading of ruby text, and elements with
+    `translate="no"` or the class `notranslate` are kept. `blocks` are those with something to translate.
     """
 
     def __init__(self, text: str):

@@ -48,7 +48,6 @@ MARKER = r"(?:[-*+•–—#>]+\s+)*"  # of lists, headings and quotations
 BEFORE_SENTENCE = re.compile(rf"\s*{MARKER}")
 UNUSUAL_SPACE = re.compile(r"[^\S ]")
 
-Translation = tuple[str, Alignment | None]
 T = TypeVar("T")
 
 
@@ -59,15 +58,10 @@ def translate_blocks(
     source_lang: str | None = None,
     target_lang: str | None = None,
 ) -> list[Block]:
-    """The translation of blocks, see the module.
-
-    Args:
-        source_lang, target_lang: languages, required by models of several.
-    """
+    """The translation of blocks, see the module. Models of several languages need the languages."""
     request = SearchRequest(source_lang, target_lang)
     document = document_for(translator, blocks, request)
-    found = [best for (best,) in sentence_hypotheses(translator, document, request)]
-    return document.join([best.text for best in found], [best.alignment for best in found])
+    return document.join([best for (best,) in sentence_hypotheses(translator, document, request)])
 
 
 def sentence_hypotheses(
@@ -95,9 +89,8 @@ def paragraph_hypotheses(
     ranks = zip(*found, strict=True) if found else [()] * request.num_return_sequences
     results: list[list[Hypothesis]] = [[] for _ in lines]
     for rank in ranks:
-        given = [best.text for best in rank], [best.alignment for best in rank]
-        aligned: list[Any] = document.aligned_texts(*given) if request.alignments else []
-        texts = [found.target for found in aligned] or map(plain_text, document.join(*given))
+        aligned: list[Any] = document.aligned_texts(rank) if request.alignments else []
+        texts = [found.target for found in aligned] or map(plain_text, document.join(rank))
         for result, text, parts in zip(results, texts, document.by_block(rank), strict=True):
             known = [best.score for best in parts if best.score is not None]
             score = sum(known) / len(known) if known else None if parts else 0.0
@@ -136,32 +129,24 @@ class SplitBlocks:
         self.sentences = [text for text, _ in found]
         self.aligned = [aligned for _, aligned in found]
 
-    def join(self, translations: Sequence[str], alignments: Sequence[Alignment | None] | None = None) -> list[Block]:
+    def join(self, found: Sequence[Hypothesis]) -> list[Block]:
         """The blocks with a translation for each of `sentences`. Without its alignment, the order of words is kept."""
-        return [block.join(given) for block, given in self._given(translations, alignments)]
+        return [block.join(own) for block, own in zip(self._blocks, self.by_block(found), strict=True)]
 
-    def aligned_texts(self, translations: Sequence[str], alignments: Sequence[Alignment | None]) -> list[Alignment]:
+    def aligned_texts(self, found: Sequence[Hypothesis]) -> list[Alignment]:
         """The text of each block and its translation with the alignments of its sentences."""
-        return [block.aligned(given) for block, given in self._given(translations, alignments)]
+        return [block.aligned(own) for block, own in zip(self._blocks, self.by_block(found), strict=True)]
 
     def by_block(self, found: Sequence[T]) -> list[list[T]]:
         """What is found for each of `sentences`, as a list for each block."""
         following = iter(found)
         return [[next(following) for _ in block.sentences] for block in self._blocks]
 
-    def _given(
-        self, translations: Sequence[str], alignments: Sequence[Alignment | None] | None
-    ) -> Iterator[tuple[_MarkedText, list[Translation]]]:
-        pairs = list(zip(translations, alignments or [None] * len(translations), strict=True))
-        return zip(self._blocks, self.by_block(pairs), strict=True)
-
 
 def split_sentences(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[tuple[str, bool]]:
     """The pieces of a text in order, without gaps, and whether each is a sentence or numbers, bullets, spaces between.
 
-    Args:
-        language: selects the rules of sentence ends.
-        fits: whether the model can read a sentence; longer ones are split at spaces.
+    Arguments are those of `SplitBlocks`.
     """
     for line in LINE_BREAKS.split(text):
         for sentence in sentences_of(line, language) if has_letters(line) else [line]:
@@ -222,17 +207,17 @@ class _MarkedText:
                 parent.children.append(node)
         parent.end = len(self.text)
 
-    def join(self, translations: Sequence[Translation]) -> Block:
+    def join(self, translations: Sequence[Hypothesis]) -> Block:
         return restored(project(self.root, self.text, *self._pairs(translations)), self._contents)
 
-    def aligned(self, translations: Sequence[Translation]) -> Alignment:
+    def aligned(self, translations: Sequence[Hypothesis]) -> Alignment:
         target, pairs = self._pairs(translations)
         places = ((pair, part) for pair in pairs if pair.alignment for part in pair.alignment.parts)
         parts = (part.shifted(pair.source_start, pair.target_start) for pair, part in places)
         found = Alignment(self.text, target, tuple(parts))
         return rewritten(found, plain_text(project(self.root, self.text, target, pairs)))
 
-    def _pairs(self, translations: Sequence[Translation]) -> tuple[str, list[SentencePair]]:
+    def _pairs(self, translations: Sequence[Hypothesis]) -> tuple[str, list[SentencePair]]:
         """The text of the translation, and the pieces of the source and of it."""
         following, start, target = iter(translations), 0, ""
         pairs: list[SentencePair] = []
@@ -240,7 +225,7 @@ class _MarkedText:
         for piece, is_sentence in self.pieces:
             written, alignment, before = piece, None, translation
             if is_sentence:
-                written, alignment = next(following)
+                written, _, alignment = next(following)
                 if before and not space.strip():
                     target = target[: len(target) - len(space)] + space_between(source, space, before, written)
                 source, space, translation = piece, "", written

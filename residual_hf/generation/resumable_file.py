@@ -43,9 +43,6 @@ class ResumableFile:
         made_with: model and settings; a file is continued with the same ones only.
         overwrite: replace an existing file, complete or not.
         inputs: what the file is made from, which it must not replace.
-
-    Raises:
-        InputError: the file exists; there is nothing to resume; the file was made with something else.
     """
 
     def __init__(

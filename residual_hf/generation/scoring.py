@@ -32,7 +32,7 @@ def translate_test_set(
     settings: DecodingSettings | None = None,
     shortlist: Shortlist | None = None,
 ) -> list[str]:
-    """What `Translator.translate` returns for sentences that are encoded as the sources of a corpus, in its order.
+    """What `Translator.translate` returns for `sentences`, which are encoded as the sources of a corpus.
 
     Several processes share the work and get the same list.
     """
@@ -66,12 +66,8 @@ def score_translations(
 ) -> list[TranslationScore]:
     """The score of each translation of a sentence, for filtering of pairs and for rescoring of n-best lists.
 
-    Raises:
-        InputError: as many translations as sentences are not given, a text has more tokens than the model reads, or
-            the model does not support a language.
+    Raises `InputError` for a text that is longer than the model reads, or a language that it does not have.
     """
-    if len(sentences) != len(translations):
-        raise InputError(f"translations: {len(translations)} given for {len(sentences)} sentences, must be as many")
     check_sentences(sentences)
     check_sentences(translations)
     model, tokenizer, inputs = translator.model, translator.tokenizer, translator.inputs

@@ -54,9 +54,6 @@ def translate_file(
     Args:
         made_with: what identifies the translator. An interrupted `output` is continued with the same one only.
         inputs: files and folders in addition to `source` that `output` must not replace.
-
-    Raises:
-        InputError: the input cannot be read, a line is too long, the output exists or cannot be continued.
     """
     if resume and output is None:
         raise InputError("--resume: only with --output")

@@ -47,9 +47,6 @@ def transcribe(
             it has fewer positions.
         device: by default a GPU if there is one.
         settings: fields of `DecodingSettings`; None and others are those of the model.
-
-    Raises:
-        InputError: a model that is none of speech, a file that cannot be used, or `longest` below 1.
     """
     if not longest >= 1:
         raise InputError(f"longest: {longest} given, must be at least 1")

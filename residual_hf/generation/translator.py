@@ -45,7 +45,7 @@ class Hypothesis(NamedTuple):
 
 
 def lacking(terms: Sequence[Sequence[str]], tokens: Sequence[str], text: str) -> int:
-    """How many terms, each by any of its translations, and tokens a text has not."""
+    """The number of terms without any of their translations in a text, and of tokens that it lacks."""
     missing = (not any(occurs(target, text) for target in targets) for targets in terms)
     return sum(missing) + sum(token not in text for token in tokens)
 
@@ -112,10 +112,8 @@ class Translator:
             settings: fields of `DecodingSettings`; None keeps the default. All except `max_tokens` and `shortlist`
                 default to the generation config of the model, if it has them.
 
-        Raises:
-            InputError: the folder is missing, incomplete or damaged; weights, config and vocabulary do not match; the
-                config is of a newer version; or the device does not exist or does not support the precision; or with
-                `shortlist` there is none, or nothing that can use it; or the glossary cannot be read or used.
+        Raises `InputError` for a model that is damaged or of a newer version, and for a device, shortlist or glossary
+        that cannot be used.
         """
         DecodingSettings(**{key: value for key, value in settings.items() if value is not None})  # checked first
         terms = None if glossary is None else Glossary.read(glossary)

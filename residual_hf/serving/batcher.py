@@ -40,10 +40,12 @@ class ClosingError(Exception):
 
 @dataclass(eq=False)
 class Request:
-    """Texts to translate. `future` gives a `Translation` of each.
+    """Texts to translate; `future` gives a `Translation` of each.
 
-    If there are `sentences`, each with whether it needs its alignment, it gives what is `Found` for each of them.
-    `translator`: in the place of that of the languages. `encoded`: what has encoded them already.
+    Attributes:
+        sentences: if there are any, each with whether it needs its alignment, `future` gives a `Found` of each.
+        translator: replaces the one for the languages.
+        encoded: the function that has encoded the sentences, if one has.
     """
 
     given: Texts
@@ -95,10 +97,7 @@ class Batcher:
     """Collects sentences while the model is busy, then translates those of similar length together.
 
     The sentence that has waited longest is always in the next batch. A translation does not depend on its batch.
-
-    Args:
-        translators: by source and target language.
-        max_queue: requests that may wait or be in progress.
+    At most `max_queue` requests wait or are in progress.
     """
 
     def __init__(self, translators: Mapping[tuple[str, str], Translator], *, max_queue: int, metrics: Metrics):
@@ -127,9 +126,7 @@ class Batcher:
     def submit(self, request: Request) -> Future[list[Any]]:
         """Accept a request. Cancelling the future drops what has not been translated.
 
-        Raises:
-            queue.Full: `max_queue` requests are open.
-            ClosingError: after `close`, or if the thread ended because of an error.
+        Raises `queue.Full`, or `ClosingError` after `close` and after an error that ended the thread.
         """
         with self._changed:
             if self._closing or not self.alive:

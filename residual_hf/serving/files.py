@@ -156,9 +156,11 @@ class Form(MultiPartParser):
 async def received(
     request: Request, folder: Path, largest: int, begin: Callable[[dict[str, Any]], None]
 ) -> tuple[Path, dict[str, str]]:
-    """The document in a request, which is saved in a folder, and the other fields, of at most `largest` bytes.
+    """Save the document of a request in a folder; returns its path and the other fields.
 
-    `begin` is called with the fields that are in the query or before the document, before that is read.
+    Args:
+        largest: most bytes of a field.
+        begin: called, before the document is read, with the fields in the query and before the document.
     """
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise HTTPException(415, "Content-Type: must be multipart/form-data with a file")

@@ -28,15 +28,9 @@ LONGEST = 3600  # seconds of a CPU, in case that the server is killed before it 
 
 
 class Layouts:
-    """A process with the layout of one text or document.
+    """A process that makes a `layout`, such as `TextLayout`, of what is `given`, and may allocate `memory` bytes.
 
-    Args:
-        layout: `TextLayout` or `FileLayout`, which is made in the process.
-        given: its first argument.
-        memory: bytes that the process may allocate, where the system limits them.
-        fits: tells, in the server, whether the model reads a sentence.
-
-    The methods wait for the process. `end` ends it, and them with an `EOFError`.
+    `fits` is called in the server. The methods wait for the process. `end` ends it, and them with an `EOFError`.
     """
 
     def __init__(self, layout: type[Any], given: Any, memory: int, fits: Callable[[str], bool]):
@@ -46,7 +40,7 @@ class Layouts:
         self._ended = False
 
     def start(self) -> None:
-        """Start the process, the first one of a server in the seconds that imports take."""
+        """Start the process; the first one of a server takes the seconds of its imports."""
         self._process.start()
         self._theirs.close()
         if self._ended:

@@ -24,10 +24,6 @@ class Languages:
         translators: by the name of their model, for messages. The first that serves a pair of languages is used.
         sources: source languages of the models whose config has no `source_lang`.
         target: target language of the models whose config has no `target_lang`.
-
-    Raises:
-        InputError: the languages of a model are not known or not two, as of summarization, or the model is not of this
-            package.
     """
 
     def __init__(self, translators: dict[str, Translator], sources: Sequence[str] = (), target: str | None = None):
@@ -59,10 +55,7 @@ class Languages:
         self._by_label = {detected_as(source, labels): source for source in reversed(self.sources)}
 
     def detect(self, text: str) -> list[dict[str, Any]]:
-        """Source languages of the server by their likelihood for a text, in percent; one of each without regions.
-
-        The rest to 100 is that of all other languages.
-        """
+        """The likelihood, in percent, that a text is in each source language; of regional ones, the first counts."""
         return [
             {"confidence": round(100 * float(confidence), 1), "language": self._by_label[label]}
             for label, confidence in self._identifier.rank(text)
@@ -88,10 +81,7 @@ class Languages:
         raise InputError(f"{names[0]} is not available as a target language from {names[1]}")
 
     def choose(self, source: str, target: str, text: str) -> tuple[list[str], dict[str, Any] | None]:
-        """The route, for the source "auto" from the most likely language of a text that has one, and that language.
-
-        Raises `InputError` as `route` does.
-        """
+        """The route, and for the source "auto" the likeliest language of the text that has one, as of `detect`."""
         if source != "auto":
             return self.route(source, target), None
         detected = self.detect(text)
@@ -101,10 +91,7 @@ class Languages:
         return self.route(detected[0]["language"], target), detected[0]
 
     def listed(self) -> list[dict[str, Any]]:
-        """All languages with their English names and the languages they are translated to.
-
-        Where that takes two models, `via` has the language in between.
-        """
+        """The answer to `/languages`; `via` has the languages between two models, by target."""
         found = []
         for code in dict.fromkeys((*self.sources, *self.targets)):
             targets, via = [target for source, target in self.translators if source == code], {}

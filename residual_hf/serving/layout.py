@@ -59,11 +59,7 @@ class Texts:
 
 
 class TextLayout:
-    """The sentences of texts, each with whether it needs its alignment.
-
-    Args:
-        fits: whether the model can read a sentence.
-    """
+    """The sentences of texts, each with whether it needs its alignment; `fits` is that of `SplitBlocks`."""
 
     def __init__(self, given: Texts, fits: Callable[[str], bool]):
         self._given = given
@@ -94,11 +90,10 @@ class TextLayout:
         for rank in range(1 + self._given.alternatives):
             chosen = [hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses, _ in found]
             scores = [hypothesis.score for hypothesis in chosen if hypothesis.score is not None]
-            given = [hypothesis.text for hypothesis in chosen], [hypothesis.alignment for hypothesis in chosen]
-            text = render(document.join(*given))
+            text = render(document.join(chosen))
             if text not in mean_scores:
                 mean_scores[text] = sum(scores) / max(1, len(scores))
-                aligned += document.aligned_texts(*given) if self._given.alignments else []
+                aligned += document.aligned_texts(chosen) if self._given.alignments else []
         return Translation(
             list(mean_scores),
             list(mean_scores.values()) if self._given.alternatives else [],
@@ -130,8 +125,7 @@ class FileLayout:
 
     def joined(self, found: Sequence[Found]) -> None:
         """Write the document with the translations of `sentences`."""
-        best = [hypotheses[0] for hypotheses, _ in found]
-        blocks = self._document.join([each.text for each in best], [each.alignment for each in best])
+        blocks = self._document.join([hypotheses[0] for hypotheses, _ in found])
         self._file.write(self._given.output, blocks, self._given.source, self._given.target)
 
 

@@ -50,12 +50,7 @@ def serve_in_workers(make_app: Callable[[Path], FastAPI], settings: ServerSettin
     """Serve in `settings.workers` processes until SIGTERM or SIGINT; SIGHUP replaces one after the other.
 
     They accept connections from one socket, so that those of a worker that ends wait for the others.
-
-    Args:
-        make_app: called in each worker, with a folder that they share; can be pickled.
-
-    Raises:
-        InputError: a worker could not start, and has printed why.
+    `make_app` is pickled, and called in each worker with a folder that they share.
     """
     with (
         TemporaryDirectory(prefix="residual_hf_") as shared,

@@ -33,7 +33,8 @@ class document:
         self.sentences, self.aligned = self.document.sentences, self.document.aligned
 
     def join(self, translations, alignments=None):
-        blocks = self.document.join(translations, alignments)
+        found = zip(translations, alignments or [None] * len(translations), strict=True)
+        blocks = self.document.join([Hypothesis(text, None, alignment) for text, alignment in found])
         return self.html.render(blocks) if self.html else "".join(blocks[0])
 
 
@@ -238,7 +239,7 @@ def test_a_placeholder_may_touch_letters(source, translation, aligns):
     for is_html in (False, True):
         found = document(source, markup=is_html)
         assert found.join([translation], [aligned(source, translation, "0-0")] if aligns else None) == translation
-    (block,) = SplitBlocks([marked_block([source])], "en", lambda sentence: True).join([translation])
+    (block,) = SplitBlocks([marked_block([source])], "en", lambda sentence: True).join([Hypothesis(translation, None)])
     assert "".join(spelled(block)) == translation
 
 

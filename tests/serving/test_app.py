@@ -24,7 +24,7 @@ pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 pytest.importorskip("libretranslatepy")
 
 import libretranslatepy
-from support.server import Server
+from support.server import Server, tiny_translator
 
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
@@ -45,17 +45,9 @@ FIELDS += b"--x--\r\n"
 FORM = b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n\xff\r\n--x--\r\n'
 
 
-def translator(**fields):
-    tags = fields.pop("tags", ())
-    tokenizer = tiny_tokenizer(*tags)
-    model = tiny_model(tokenizer, **fields)
-    model.generation_config.no_repeat_ngram_size = 3  # random weights repeat themselves
-    return Translator(model, tokenizer, DecodingSettings(num_beams=2, max_tokens=500, max_length_a=1, max_length_b=5))
-
-
 @pytest.fixture(scope="module")
 def german():
-    return translator(source_lang="de", target_lang="en")
+    return tiny_translator(source_lang="de", target_lang="en")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +61,7 @@ def server(german):
 def several(german, tmp_path_factory):
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text(f"other\n\n{KEY}\n")
-    tagged = translator(tags=("<2de>", "<2fr>"), language_tags="source")
+    tagged = tiny_translator("<2de>", "<2fr>", language_tags="source")
     server = Server(Languages({"german": german, "tagged": tagged}, sources=["en"]), api_keys=keys)
     yield server
     server.close()
@@ -290,7 +282,7 @@ def test_a_request_has_a_glossary_of_its_own(server):
 
 
 def test_languages_are_detected_without_their_regions():
-    regional = translator(tags=("<2de>",), language_tags="source")
+    regional = tiny_translator("<2de>", language_tags="source")
     detect = Languages({"regional": regional}, ["pt-BR", "eng_Latn", "pt-PT"]).detect
     assert detect("Os dois gatos dormem no sofá")[0]["language"] == "pt-BR"
     assert [guess["language"] for guess in detect("two cats sleep on the sofa")] == ["eng_Latn", "pt-BR"]
@@ -406,7 +398,7 @@ def test_sigterm_answers_accepted_requests(tmp_path):
 
 
 def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, capsys):
-    unknown = translator()
+    unknown = tiny_translator()
     with pytest.raises(InputError, match="--source-lang: missing, required because the config of a names none"):
         Languages({"a": unknown})
     assert list(Languages({"a": unknown}, ["de"], "English").translators) == [("de", "en")]

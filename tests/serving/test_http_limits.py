@@ -10,13 +10,11 @@ import sys
 import time
 
 import pytest
-from support.tiny_translator import tiny_model, tiny_tokenizer
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 
-from support.server import Server
+from support.server import Server, tiny_translator
 
-from residual_hf.generation.translator import Translator
 from residual_hf.serving.http_limits import uvicorn_config
 from residual_hf.serving.languages import Languages
 from residual_hf.serving.server_settings import ServerSettings
@@ -27,8 +25,7 @@ SECONDS = 0.4  # of the server for a client
 
 @pytest.fixture(scope="module")
 def server():
-    tokenizer = tiny_tokenizer()
-    translator = Translator(tiny_model(tokenizer, source_lang="de", target_lang="en"), tokenizer)
+    translator = tiny_translator(source_lang="de", target_lang="en")
     server = Server(Languages({"german": translator}), char_limit=300, timeout=SECONDS, max_connections=8)
     yield server
     server.close()

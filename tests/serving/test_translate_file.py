@@ -16,17 +16,16 @@ from io import BytesIO
 from urllib.request import urlopen
 
 import pytest
-from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES
 
 pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 
 from support import hostile_layouts
-from support.server import Server
+from support.server import Server, tiny_translator
 
 from residual_hf.documents.translation import translate_document
-from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
-from residual_hf.generation.translator import Translator
+from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.serving import files, translations
 from residual_hf.serving.batcher import SHORT_TEXT
 from residual_hf.serving.languages import Languages
@@ -37,10 +36,7 @@ WORD = '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/
 
 @pytest.fixture(scope="module")
 def german():
-    tokenizer = tiny_tokenizer()
-    model = tiny_model(tokenizer, source_lang="de", target_lang="en")
-    model.generation_config.no_repeat_ngram_size = 3
-    return Translator(model, tokenizer, DecodingSettings(num_beams=2, max_tokens=500, max_length_a=1, max_length_b=5))
+    return tiny_translator(source_lang="de", target_lang="en")
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +197,7 @@ def test_chunks_are_not_confused_with_the_lines_of_a_document(server, lines):
 @pytest.mark.parametrize("layout", ["FileLayout", "TextLayout"])
 def test_what_takes_too_long_stops_nobody_else(german, monkeypatch, layout):
     monkeypatch.setattr(translations, layout, hostile_layouts.Slow)
-    server = Server(Languages({"german": german}), timeout=4, char_limit=10_000)
+    server = Server(Languages({"german": german}), timeout=2, char_limit=10_000)
     long = partial(server.translate, "zwei Katzen " * 300)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(partial(send, server, "a.html", PAGE.encode()) if layout == "FileLayout" else long)
@@ -240,9 +236,8 @@ def test_a_long_text_is_translated_as_short_ones_are(german, monkeypatch):
     assert len(answer["scores"][0]) == 1 + len(answer["alternatives"][0])
     monkeypatch.setattr(translations, "MOST_OF_CLIENT", 1)
     with ThreadPoolExecutor(3) as pool:  # which wait for each other
-        assert [each[2]["translatedText"] for each in pool.map(server.translate, [text] * 3)] == answer[
-            "translatedText"
-        ][:1] * 3
+        again = [each[2]["translatedText"] for each in pool.map(server.translate, [text] * 3)]
+    assert again == answer["translatedText"][:1] * 3
     marked = "".join(f"<p>{sentence}</p>\n" for sentence in SENTENCES * 25)
     _, _, answer = server.translate(marked, format="html")
     assert answer["translatedText"] == "".join(f"<p>{found[sentence]}</p>\n" for sentence in SENTENCES * 25)
@@ -250,10 +245,7 @@ def test_a_long_text_is_translated_as_short_ones_are(german, monkeypatch):
 
 
 def test_a_document_goes_by_way_of_another_language(german):
-    tokenizer = tiny_tokenizer()
-    model = tiny_model(tokenizer, source_lang="en", target_lang="fr")
-    model.generation_config.no_repeat_ngram_size = 3
-    french = Translator(model, tokenizer, german.settings)
+    french = tiny_translator(source_lang="en", target_lang="fr")
     server = Server(Languages({"german": german, "french": french}))
     status, answer = send(server, "a.html", f"<p>{SENTENCES[0]}</p>".encode(), target="fr")
     assert status == 200

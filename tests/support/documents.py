@@ -12,6 +12,7 @@ from typing import Any
 
 from residual_hf.documents import translation
 from residual_hf.generation.markup import SplitBlocks
+from residual_hf.generation.translator import Hypothesis
 
 
 class UpperCase:
@@ -27,13 +28,13 @@ class UpperCase:
 def in_upper_case(translator: Any, blocks: Any, **languages: Any) -> list:
     """`translate_blocks` of a model that writes upper case; words keep their order."""
     document = SplitBlocks(blocks, "en", lambda sentence: True)
-    return document.join([sentence.upper() for sentence in document.sentences])
+    return document.join([Hypothesis(sentence.upper(), None) for sentence in document.sentences])
 
 
 def unchanged(translator: Any, blocks: Any, **languages: Any) -> list:
     """`translate_blocks` of a model that writes what it reads."""
     document = SplitBlocks(blocks, "en", lambda sentence: True)
-    return document.join(document.sentences)
+    return document.join([Hypothesis(sentence, None) for sentence in document.sentences])
 
 
 def rewritten(monkeypatch: Any, source: Path) -> Path:
@@ -60,9 +61,8 @@ def with_marks(text: str) -> tuple[str, str]:
 def changed_by_identity(source: Path) -> list[str]:
     """The lines that change in a document whose translation is its text."""
     document = translation.NumberedDocument(source)
-    parts = SplitBlocks(document.blocks, "en", lambda _: True)
     target = source.with_name(f"same-{source.name}")
-    blocks = json.loads(json.dumps(parts.join(parts.sentences)))
+    blocks = json.loads(json.dumps(unchanged(None, document.blocks)))
     document.write(target, blocks, None, None)
     before, after = (
         path.read_bytes().decode("utf-8", "surrogateescape").splitlines(True) for path in (source, target)

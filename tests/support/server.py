@@ -9,9 +9,20 @@ from urllib.request import Request, urlopen
 
 import uvicorn
 
+from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.translator import Translator
 from residual_hf.serving.app import create_app
 from residual_hf.serving.http_limits import uvicorn_config
 from residual_hf.serving.server_settings import ServerSettings
+from support.tiny_translator import tiny_model, tiny_tokenizer
+
+
+def tiny_translator(*tags, **fields):
+    """A translator with short outputs, of a random model with these fields of the config."""
+    tokenizer = tiny_tokenizer(*tags)
+    model = tiny_model(tokenizer, **fields)
+    model.generation_config.no_repeat_ngram_size = 3  # random weights repeat themselves
+    return Translator(model, tokenizer, DecodingSettings(num_beams=2, max_tokens=500, max_length_a=1, max_length_b=5))
 
 
 class Server:
