@@ -132,9 +132,13 @@ def test_verbs_for_text_say_so(run, manifest, tmp_path, capsys):
     recipe.write_text(yaml.safe_dump(values(manifest, output_dir=str(tmp_path / "run"))))
     lines = tmp_path / "lines.txt"
     lines.write_text("a b\n")
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("a b\tb a\n")
     for verb, reason in {
         ("check", str(recipe)): "task: 'speech_recognition' given",
         ("translate", model, str(lines)): "a ResidualForSpeechSeq2Seq, must be",
+        ("score", model, str(pairs)): "a ResidualForSpeechSeq2Seq, must be",
+        ("evaluate", model, "--source", str(lines), "--reference", str(lines)): "a ResidualForSpeechSeq2Seq, must be",
         (
             "export",
             model,
