@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -152,6 +153,7 @@ def add_score(score: argparse.ArgumentParser) -> None:
     score.add_argument(
         "file", type=Path, nargs="?", help="lines of a source, a tab and a translation (default: standard input)"
     )
+    score.add_argument("more", type=Path, nargs="*", help=argparse.SUPPRESS)
     score.add_argument("--source", type=Path, help="sources, with --translation in the place of `file`")
     score.add_argument("--translation", type=Path, help="translations, one for each line of --source")
     add_fields(score, StreamSettings, *LANGUAGES)
@@ -163,6 +165,12 @@ def add_score(score: argparse.ArgumentParser) -> None:
 def run_score(options: argparse.Namespace) -> None:
     from residual_hf.generation.scoring import read_pairs, scored
 
+    if options.more:
+        source, translation = shlex.quote(str(options.file)), shlex.quote(str(options.more[0]))
+        raise InputError(
+            f"file: {1 + len(options.more)} files given, must be one with both sides; of two files use "
+            f"--source {source} --translation {translation}"
+        )
     files = (options.source, options.translation)
     if (None in files) != (files == (None, None)) or (None not in files and options.file is not None):
         raise InputError("--source, --translation: both must be given, or a file with both sides in their place")
@@ -308,6 +316,6 @@ VERBS = {
     "translate": Verb("translate lines of text, or a document", add_translate, run_translate),
     "transcribe": Verb("transcribe recordings of speech", add_transcribe, run_transcribe),
     "evaluate": Verb("score a model on test sets: BLEU, chrF, TER, COMET, perplexity", add_evaluate, run_evaluate),
-    "score": Verb("log-probabilities of given translations", add_score, run_score),
+    "score": Verb("log-probabilities of given translations", add_score, run_score, loads=False),
     "serve": Verb("serve models with LibreTranslate's HTTP API and a web page", add_serve, run_serve),
 }

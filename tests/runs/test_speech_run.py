@@ -124,10 +124,14 @@ def test_verbs_for_text_say_so(run, manifest, tmp_path, capsys):
     recipe.write_text(yaml.safe_dump(values(manifest, output_dir=str(tmp_path / "run"))))
     lines = tmp_path / "lines.txt"
     lines.write_text("a b\n")
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("a b\tb a\n")
     other_class = "a ResidualForSpeechSeq2Seq, must be"
     for verb, reason in {
         ("check", str(recipe)): "task: 'speech_recognition' given",
         ("translate", model, str(lines)): other_class,
+        ("score", model, str(pairs)): other_class,
+        ("evaluate", model, "--source", str(lines), "--reference", str(lines)): other_class,
         ("export", model, "--to", "onnx", "--output-dir", str(tmp_path / "x")): other_class,
         ("transcribe", model, str(recipe)): "recipe.yaml: cannot be read as audio",
     }.items():
