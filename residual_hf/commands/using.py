@@ -163,8 +163,6 @@ def add_score(score: argparse.ArgumentParser) -> None:
 
 
 def run_score(options: argparse.Namespace) -> None:
-    from residual_hf.generation.scoring import read_pairs, scored
-
     if options.more:
         source, translation = shlex.quote(str(options.file)), shlex.quote(str(options.more[0]))
         raise InputError(
@@ -175,6 +173,8 @@ def run_score(options: argparse.Namespace) -> None:
     if (None in files) != (files == (None, None)) or (None not in files and options.file is not None):
         raise InputError("--source, --translation: both must be given, or a file with both sides in their place")
     check_lines_of_text(filter(None, (*files, options.file)))
+    from residual_hf.generation.scoring import read_pairs, scored
+
     languages = {name: getattr(options, name) for name in LANGUAGES}
     translator = load_translator(options, options.model)
     for line in scored(translator, read_pairs(options.file, *files), **languages):
