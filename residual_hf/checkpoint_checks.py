@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoTokenizer, GenerationConfig
 
 from residual_hf._version import __version__
-from residual_hf.base.errors import InputError, InputSettings, is_panic
+from residual_hf.base.errors import InputError, InputSettings, input_errors, is_panic
 from residual_hf.base.files import read_json, read_text
 from residual_hf.base.model_folders import check_model_files
 from residual_hf.model import self_contained, tokenization_residual
@@ -106,10 +106,8 @@ def check_presence(name: str | Path, where: str) -> None:
 
 def check_undamaged(folder: Path, *, model: bool = True) -> None:
     """Check that the files of a folder, of its `model` too, are those that were saved, if they were recorded."""
-    try:
+    with input_errors("", ValueError):
         refuse_damage(folder, lambda name: not of_training(name) and (model or not of_model(name)))
-    except ValueError as error:
-        raise InputError(str(error)) from None
 
 
 def check_fields(values: dict[str, Any], where: object) -> None:

@@ -13,10 +13,7 @@ ROOT = Path(__file__).parents[1]
 USES = {
     "_foreach_norm": "DiagnosticsCallback: norms of the gradients",
     "_foreach_lerp_": "the moving average of the weights",
-    **dict.fromkeys(
-        ["_foreach_mul_", "_foreach_add_", "_foreach_addcmul_", "_foreach_sqrt", "_foreach_addcdiv_"],
-        "the optimizer radam",
-    ),
+    "_foreach_mul_": "the optimizer radam",
 }
 
 

@@ -178,7 +178,8 @@ def _check_same_results(folder: Path) -> None:
     ours, _ = saved_class(read_json(folder / "config.json"))
     reference = f"{ours.__module__.rpartition('.')[2]}.{ours.__name__}"
     logits = []
-    try:
+    prefix = f"{folder}: the model code in it does not give the results of the installed residual_hf {__version__}: "
+    with input_errors(prefix, Exception):  # of any code
         classes: list[Any] = [ours, _class_in(folder, reference)]
         for cls in classes:
             model = cls.from_pretrained(folder).eval()
@@ -192,11 +193,6 @@ def _check_same_results(folder: Path) -> None:
                 inputs["input_ids"] = tokens
             logits.append(model(**inputs).logits)
         torch.testing.assert_close(*logits)
-    except Exception as error:  # of any code
-        raise InputError(
-            f"{folder}: the model code in it does not give the results of the installed residual_hf {__version__}: "
-            f"{error}"
-        ) from error
 
 
 def _class_in(folder: Path, reference: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib.util
 import logging
 import os
 import sys
@@ -34,8 +33,6 @@ def check_launch(settings: TrainingSettings) -> None:
         disable_fsdp_ram_efficient_loading()  # which takes buffers for sharded weights; every process has full weights
     if fsdp and os.environ.get("FSDP_VERSION", "1") != "2":
         raise InputError("fsdp_config.fsdp_version: 1 given to accelerate launch, must be 2")
-    if deepspeed and importlib.util.find_spec("deepspeed") is None:
-        raise InputError("distributed_type: DEEPSPEED given to accelerate launch: pip install deepspeed")
     refuse_average(settings, fsdp or deepspeed or settings.deepspeed is not None)
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision not in ("no", settings.precision):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from datetime import timedelta
 
 import pytest
@@ -16,7 +15,6 @@ from residual_hf.training.launch import check_launch, use_one_gpu
 from residual_hf.training.training_settings import TrainingSettings
 
 EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
-MISSING = importlib.util.find_spec("deepspeed") is None
 
 
 @pytest.mark.parametrize(
@@ -25,12 +23,7 @@ MISSING = importlib.util.find_spec("deepspeed") is None
         ({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1"}, {}, "fsdp_version"),
         ({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}, {"ema_decay": 0.9}, "training.ema_decay"),
         ({"ACCELERATE_MIXED_PRECISION": "bf16"}, {}, "training.precision: .*fp32.*bf16"),
-        pytest.param(
-            {"ACCELERATE_USE_DEEPSPEED": "true"},
-            {},
-            "pip install deepspeed",
-            marks=pytest.mark.skipif(not MISSING, reason="DeepSpeed is installed"),
-        ),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, {"ema_decay": 0.9}, "training.ema_decay"),
     ],
 )
 def test_refused(monkeypatch, environment, settings, named):
