@@ -59,7 +59,7 @@ class Request:
 
 
 class _Search(NamedTuple):
-    """What sentences of one batch have in common."""
+    """The translator and the request that the sentences of one batch share; `again`: a second search."""
 
     translator: Translator
     request: SearchRequest

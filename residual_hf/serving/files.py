@@ -74,7 +74,7 @@ class DocumentFolder:
         return new
 
     def find(self, name: str) -> Path | None:
-        """A translated document by what `name_of` returns."""
+        """The translated document with this name, as of `name_of`; None if there is none."""
         found = self.folder.glob(f"*/{TRANSLATED}*") if self.folder else ()
         return next((path for path in found if self.name_of(path) == name), None)
 

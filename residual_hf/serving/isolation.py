@@ -51,7 +51,7 @@ class Layouts:
         return self._result()
 
     def joined(self, found: Sequence[Found]) -> Any:
-        """What the layout makes of their translations."""
+        """The result of the layout for these translations of the sentences."""
         self._connection.send(found)
         return self._result()
 
