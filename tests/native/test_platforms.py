@@ -37,6 +37,7 @@ def test_kernels_compile(target, tmp_path):
         target,
         "-shared",
         *SETUP["FLAGS"],
+        "-pthread",
         "-O1",
         "-Wall",
         "-Wno-ignored-optimization-argument",
