@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from conversion.test_export import OURS, PAIR, TOKENIZER, noisy_model, saved
 from huggingface_hub import ModelCard
+from support.browser import CHROMIUM, browser, served
 from support.native_library import needs_kernels
 from support.single_stacks import causal
 from support.tiny_translator import SENTENCES, tiny_tokenizer
@@ -223,3 +225,53 @@ def test_refusals(tmp_path, monkeypatch):
     monkeypatch.setattr(to_web, "KERNELS", tmp_path / "kernels.wasm")
     with pytest.raises(InputError, match="kernels.wasm was not built.*pip install ziglang"):
         export(model, "web", tmp_path / "site")
+
+
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None or find_spec("websockets") is None, reason="Chromium or websockets is not installed"
+)
+MESSAGE, RESULT = (f"document.getElementById('{name}').textContent" for name in ("message", "result"))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_translates_what_is_typed(tmp_path, page, width):
+    model, tokenizer, site = site_of(tmp_path, ln_mode="resi_dual", source_lang="en", target_lang="de")
+    with served(site) as address:
+        page.open(address, width)
+        page.wait_for(f"{MESSAGE}.startsWith('Ready')")
+        page.value("document.getElementById('beams').value = 1; document.getElementById('text').focus()")
+        page.call("Input.insertText", text="two cats sleep. A small dog runs!")
+        page.wait_for("!document.getElementById('copy').disabled")
+    parts = in_int8(model, tokenizer).translate(["two cats sleep.", "A small dog runs!"])
+    assert page.value(RESULT) == " ".join(parts)
+    assert page.value("[source.textContent, target.textContent, text.lang]") == ["English", "German", "en"]
+    assert page.value("document.documentElement.scrollWidth") == width
+    columns = page.value("getComputedStyle(document.querySelector('.pair')).gridTemplateColumns.split(' ').length")
+    assert columns == (1 if width == 390 else 2)
+
+
+@needs_browser
+def test_a_link_opens_the_page_with_a_text(tmp_path, page):
+    model, tokenizer, site = site_of(tmp_path, ln_mode="post_ln")
+    with served(site) as address:
+        page.open(f"{address}#two%20cats", 800)
+        page.wait_for("!document.getElementById('copy').disabled")
+    assert page.value(RESULT) == in_int8(model, tokenizer).translate("two cats")
+
+
+@needs_browser
+@pytest.mark.parametrize("name", ["model.bin", "worker.js", "tokenizers.js", "model.json"])
+def test_the_page_names_a_missing_file_or_says_that_one_is_missing(tmp_path, page, name):
+    *_, site = site_of(tmp_path, ln_mode="post_ln")
+    (site / name).unlink()
+    with served(site) as address:
+        page.open(address, 800)
+        message = page.wait_for(f"document.getElementById('message').className && {MESSAGE}")
+    assert name in message if name.startswith("model") else message == "A file of this page cannot be loaded."
