@@ -15,8 +15,8 @@ import torch
 from residual_hf._version import __version__
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import write_atomically
+from residual_hf.generation import long_text
 from residual_hf.generation.generation_settings import DecodingSettings
-from residual_hf.generation.long_text import JOINED, SENTENCE_END, UNSPACED
 from residual_hf.model import placeholders, translation_inputs
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.embeddings import first_position, positions_padding
@@ -32,21 +32,10 @@ PAGE = files(__package__) / "web"
 WEIGHTS = "model.bin"
 STRUCTURES = ("Source", "Memory", "Step")
 PATTERNS = {
-    "placeholder": placeholders.PLACEHOLDER,
-    "emojiRun": placeholders.EMOJI_RUN,
-    "emoji": placeholders.EMOJI,
-    "word": placeholders.WORD,
-    "bareWord": placeholders.BARE_WORD,
-    "tag": placeholders.TAG,
-    "span": placeholders.SPAN,
-    "token": placeholders.TOKEN,
-    "letters": placeholders.LETTERS,
-    "languageTag": translation_inputs.TAG_PATTERN,
-    "beforeSentence": translation_inputs.BEFORE_SENTENCE,
-    "sentenceEnd": SENTENCE_END,
+    placeholders: ("PLACEHOLDER", "EMOJI_RUN", "EMOJI", "WORD", "BARE_WORD", "TAG", "SPAN", "TOKEN", "LETTERS"),
+    translation_inputs: ("TAG_PATTERN", "BEFORE_SENTENCE"),
+    long_text: ("SENTENCE_END", "JOINED", "UNSPACED"),
 }
-CHARACTERS = {"joined": JOINED, "unspaced": UNSPACED}
-"""Patterns of `regex`, whose properties of Unicode are those of JavaScript."""
 WORD = r"\p{L}\p{N}_"
 PART = re.compile(r"\[\^\\W((?:\\.|[^\]\\])*)\]|\[(?:\\.|[^\]\\])*\]|\\U[0-9a-f]{8}|\\.")
 ESCAPE = re.compile(r"\\U([0-9a-f]{8})|\\(.)")
@@ -136,7 +125,7 @@ def packed(model: Model, path: Path) -> dict[str, Any]:
     stack_sizes = {name: {field: getattr(stack, field) for field in sizes} for name, stack in found.items()}
     limits = [limit for stack in stacks.values() if (limit := last_position(stack)) is not None]
     return {
-        "image": {**image.write(path), "size": path.stat().st_size},
+        "image": image.write(path),
         "stacks": {name: {"place": places[name], **stack_sizes[name]} for name in found},
         "layouts": {name: layout(name) for name in STRUCTURES},
         "firstPosition": first_position(positions_padding(config)),
@@ -172,8 +161,9 @@ def texts_of(model: Model, tokenizer: Any) -> dict[str, Any]:
         "targets": targets,
         "hasTarget": own_target is not None,
         "text": {
-            "patterns": {name: javascript(pattern.pattern) for name, pattern in PATTERNS.items()}
-            | {name: pattern.pattern for name, pattern in CHARACTERS.items()},
+            "patterns": {
+                name: javascript(getattr(module, name).pattern) for module, names in PATTERNS.items() for name in names
+            },
             "placeholders": list(placeholders.PLACEHOLDER_TOKENS) if inputs.has_placeholders else [],
             "lowersCapitals": lowers and not getattr(model.config, "reads_capitals", False),
             "wordInCapitals": translation_inputs.WORD_IN_CAPITALS,

@@ -20,9 +20,9 @@ KERNELS = Path(__file__).with_name("kernels.wasm")
 """The library that `setup.py` builds where it finds `ziglang`."""
 PANEL_WIDTH = 16
 """Of that library: outputs whose weights are together, see `gemm.h`."""
-HALVES = ("tokens", "positions")
-"""Fields of `Stack` whose tables are stored in float16, half of their size; JavaScript widens them."""
-BYTES = {"int64_t": 8, "uint64_t": 8}
+TABLES = ("tokens", "positions")
+"""Fields of `Stack` whose values are stored in float16, half of their size; JavaScript widens them."""
+BYTES = {"int64_t": 8, "uint64_t": 8, "double": 8}
 DECLARATION = re.compile(r"(?:const )?(\w+) ([^;]+);")
 
 
@@ -37,78 +37,72 @@ class Image:
     Attributes:
         data: the bytes.
         pointers: places of addresses, which are relative to the first byte.
-        halves: for each table in float16 the places of its addresses; the tables are in `tables`.
+        tables: those in float16, and the places of their addresses.
     """
 
     def __init__(self, tensors: Sequence[Tensor]):
-        self.tensors = {tensor.data_ptr(): tensor for tensor in tensors}
+        self.tensors = {tensor.data_ptr(): tensor.numpy() for tensor in tensors}
         self.data = bytearray()
         self.pointers: list[int] = []
-        self.tables: dict[bytes, Tensor] = {}
-        self.halves: dict[bytes, list[int]] = {}
+        self.tables: dict[bytes, tuple[np.ndarray, list[int]]] = {}
         self._known: dict[bytes, int] = {}
 
     def add(self, structures: Sequence[Structure]) -> int:
-        """Where structures are, one after the other, behind all that they point to."""
-        words: list[int] = []
-        pointers: list[int] = []
-        halves: list[tuple[int, bytes]] = []
+        """Where structures are, one after the other."""
+        size = layout(type(structures[0]).__name__)["size"]
+        start = place = self._append(bytes(size * len(structures)))
         for each in structures:
-            self._add_words(each, words, pointers, halves)
-        start = self._place(np.array(words, "<u4").tobytes())
-        self.pointers += [start + 4 * place for place in pointers]
-        for place, key in halves:
-            self.halves.setdefault(key, []).append(start + 4 * place)
+            place = self._write(each, place)
         return start
 
-    def _add_words(self, value: Any, words: list[int], pointers: list[int], halves: list[tuple[int, bytes]]) -> None:
+    def _write(self, value: Any, place: int) -> int:
+        """Write the fields of a structure, or of several, and what they point to; returns where it ends."""
+        if isinstance(value, Array):
+            for each in value:
+                place = self._write(each, place)
+            return place
         for name, kind in value._fields_:
-            field = getattr(value, name)
+            field: Any = getattr(value, name)
             if isinstance(field, (Structure, Array)):
-                for each in [field] if isinstance(field, Structure) else field:
-                    self._add_words(each, words, pointers, halves)
+                place = self._write(field, place)
                 continue
-            if isinstance(field, float):
-                words += struct.unpack("<I", struct.pack("<f", field))
+            word = struct.pack("<f", field) if isinstance(field, float) else bytes(4)
+            if kind is c_void_p and field and name in TABLES:
+                table = self.tensors[field]
+                self.tables.setdefault(hashlib.sha256(table).digest(), (table, []))[1].append(place)
+            elif kind is c_void_p and field:
+                word = self._link(place, self._tensor(self.tensors[field]))
+            elif field and hasattr(kind, "contents"):
+                count = getattr(value, "layers" if name == "layer" else f"{name}s")
+                word = self._link(place, self.add(field[:count]))
             elif isinstance(field, int) and kind is not c_void_p:
-                words.append(field & 0xFFFFFFFF)
-            elif not field:
-                words.append(0)
-            elif name in HALVES:
-                halves.append((len(words), self._half(self.tensors[field])))
-                words.append(0)
-            else:
-                pointers.append(len(words))
-                is_tensor = kind is c_void_p
-                count = 0 if is_tensor else getattr(value, "layers" if name == "layer" else f"{name}s")
-                words.append(self._tensor(self.tensors[field]) if is_tensor else self.add(field[:count]))
+                word = struct.pack("<i", field)
+            self.data[place : place + 4] = word
+            place += 4
+        return place
 
-    def _half(self, table: Tensor) -> bytes:
-        key = hashlib.sha256(table.numpy()).digest()
-        self.tables[key] = table
-        return key
+    def _link(self, place: int, target: int) -> bytes:
+        self.pointers.append(place)
+        return struct.pack("<I", target)
 
-    def _tensor(self, tensor: Tensor) -> int:
-        content = tensor.numpy().tobytes()
-        key = hashlib.sha256(content).digest()
+    def _tensor(self, values: np.ndarray) -> int:
+        key = hashlib.sha256(values).digest()
         if key not in self._known:
-            self._known[key] = self._place(content)
+            self._known[key] = self._append(values.tobytes())
         return self._known[key]
 
-    def _place(self, content: bytes) -> int:
-        """Append bytes at a multiple of 16."""
-        self.data += bytes(-len(self.data) % 16)
+    def _append(self, content: bytes) -> int:
+        """Append bytes at a multiple of 16; returns where they are."""
         start = len(self.data)
-        self.data += content
+        self.data += content + bytes(-len(content) % 16)
         return start
 
     def write(self, path: Path) -> dict[str, Any]:
-        """Write the bytes and, behind them, the tables in float16; returns what a loader has to know."""
-        self.data += bytes(-len(self.data) % 16)
-        tables = [(self.halves[key], table.half().numpy()) for key, table in self.tables.items()]
-        path.write_bytes(self.data + b"".join(table.tobytes() for _, table in tables))
-        halves = [{"pointers": places, "count": table.size} for places, table in tables]
-        return {"bytes": len(self.data), "pointers": self.pointers, "halves": halves}
+        """Write the bytes and, behind them, the tables; returns what a loader has to know."""
+        tables = [(places, values.astype("<f2")) for values, places in self.tables.values()]
+        path.write_bytes(b"".join([self.data, *(values.tobytes() for _, values in tables)]))
+        halves = [{"pointers": places, "count": values.size} for places, values in tables]
+        return {"bytes": len(self.data), "size": path.stat().st_size, "pointers": self.pointers, "halves": halves}
 
 
 def layout(name: str) -> dict[str, Any]:
@@ -117,7 +111,7 @@ def layout(name: str) -> dict[str, Any]:
     fields: dict[str, tuple[int, str]] = {}
     for kind, variables in DECLARATION.findall(STRUCTURES[name]):
         for variable in variables.replace("const", "").split(","):
-            (field, *_), is_address = re.findall(r"\w+", variable), "*" in variable
+            (field, *length), is_address = re.findall(r"\w+", variable), "*" in variable
             inner = layout(kind) if kind in STRUCTURES and not is_address else None
             size = inner["size"] if inner else 4 if is_address else BYTES.get(kind, 4)
             align = inner["align"] if inner else size
@@ -126,5 +120,5 @@ def layout(name: str) -> dict[str, Any]:
                 fields |= {f"{field}.{key}": (place + at, of) for key, (at, of) in inner["fields"].items()}
             else:
                 fields[field] = place, "address" if is_address else kind
-            place, widest = place + size, max(widest, align)
+            place, widest = place + size * int(*length or "1"), max(widest, align)
     return {"size": place + -place % widest, "align": widest, "fields": fields}

@@ -242,7 +242,7 @@ def test_arguments_are_checked_before_the_model_is_loaded(tmp_path, monkeypatch)
 def test_a_mode_says_where_it_exports_to():
     assert "exports to: ctranslate2" in describe_mode("pre_ln", targets_of("pre_ln"))
     assert "ctranslate2 (as post_ln)" in describe_mode("admin", targets_of("admin"))
-    assert "exports to: onnx, torch (" in describe_mode("resi_dual", targets_of("resi_dual"))
+    assert "exports to: onnx, torch, web (" in describe_mode("resi_dual", targets_of("resi_dual"))
 
 
 @needs_kernels

@@ -16,11 +16,11 @@ export class Texts {
     if (!text.trim()) return "";
     if (this.of.readsAll) return null;
     if (this.of.tagsSources || this.of.tagsTargets) text = this.withoutTag(text);
-    return /(?!\p{Lm}|ℹ)\p{L}/u.test(text.replace(this.patterns.placeholder, "")) ? null : text;
+    return /(?!\p{Lm}|ℹ)\p{L}/u.test(text.replace(this.patterns.PLACEHOLDER, "")) ? null : text;
   }
 
   withoutTag(text) {
-    const tag = this.#first("languageTag", text);
+    const tag = this.#first("TAG_PATTERN", text);
     return tag?.index === 0 ? text.slice(tag[0].length).replace(/^ /, "") : text;
   }
 
@@ -46,16 +46,16 @@ export class Texts {
       yield [part, text.slice(part.length)];
       return;
     }
-    const cut = this.#middleEnd(this.patterns.sentenceEnd, part) ?? this.#middleEnd(/\s+/gu, part) ?? part.length >> 1;
+    const cut = this.#middleEnd(this.patterns.SENTENCE_END, part) ?? this.#middleEnd(/\s+/gu, part) ?? part.length >> 1;
     yield* this.split(text.slice(0, cut), fits);
     yield* this.split(text.slice(cut), fits);
   }
 
   // The space between translations, the first of a source that `space` follows: none in scripts without spaces.
   spaceBetween(source, space, before, after) {
-    const [left, right] = [before, after].map((text, i) => this.#is("joined", [...text].at(i - 1)));
+    const [left, right] = [before, after].map((text, i) => this.#is("JOINED", [...text].at(i - 1)));
     if (left && right) return space.replace(/^ /, "");
-    return space || (this.#is("unspaced", [...source].at(-1)) && !left && !right ? " " : "");
+    return space || (this.#is("UNSPACED", [...source].at(-1)) && !left && !right ? " " : "");
   }
 
   #middleEnd(pattern, text) {
@@ -74,7 +74,7 @@ export class Texts {
 
   #inLowerCase(text) {
     if (!this.of.lowersCapitals) return false;
-    const words = text.replace(this.patterns.tag, "").replace(this.patterns.placeholder, "").match(this.patterns.letters) ?? [];
+    const words = text.replace(this.patterns.TAG, "").replace(this.patterns.PLACEHOLDER, "").match(this.patterns.LETTERS) ?? [];
     const areCapitals = words.every((word) => /^[\p{Uppercase}ß'’]*$/u.test(word));
     return areCapitals && words.some((word) => [...word].length >= this.of.wordInCapitals);
   }
@@ -82,7 +82,7 @@ export class Texts {
   #lower(word, text, at) {
     const small = word.toLocaleLowerCase(caseLocale(this.source));
     const isPronoun = word === "I" || /^I['’]/.test(word);
-    const before = new RegExp(this.of.patterns.beforeSentence, "u").test(text.slice(0, at));
+    const before = new RegExp(this.of.patterns.BEFORE_SENTENCE, "u").test(text.slice(0, at));
     if (!before && !(isPronoun && this.source.startsWith("en"))) return small;
     const [first] = small;
     return upper(first, this.source) + small.slice(first.length);
@@ -94,7 +94,7 @@ export class Texts {
     const edits = [...taken];
     let place = 0;
     for (const [start, end] of [...kept.sort(inOrder), [text.length, text.length]]) {
-      for (const word of text.slice(place, start).matchAll(this.patterns.letters)) {
+      for (const word of text.slice(place, start).matchAll(this.patterns.LETTERS)) {
         const at = place + word.index;
         const fresh = change(word[0], at);
         if (fresh !== word[0]) edits.push([at, at + word[0].length, fresh]);
@@ -105,7 +105,7 @@ export class Texts {
   }
 
   #spans(text) {
-    return [...text.matchAll(this.patterns.span)].map((match) => [match.index, match.index + match[0].length, match[0]]);
+    return [...text.matchAll(this.patterns.SPAN)].map((match) => [match.index, match.index + match[0].length, match[0]]);
   }
 
   #masked(text) {
@@ -118,7 +118,7 @@ export class Texts {
     const spans = new Map(edits.map(([start, end, token]) => [token, source.slice(start, end)]));
     const left = {};
     for (const [, , token] of edits) left[token] = (left[token] ?? 0) + 1;
-    return [...translation.matchAll(this.patterns.token)].map(({ index, 0: token }) => {
+    return [...translation.matchAll(this.patterns.TOKEN)].map(({ index, 0: token }) => {
       left[token] = (left[token] ?? 0) - 1;
       const end = index + token.length;
       return left[token] < 0 ? removal(translation, index, end) : [index, end, spans.get(token)];
@@ -126,7 +126,7 @@ export class Texts {
   }
 
   #withoutEmoji(text) {
-    const edits = [...text.matchAll(this.patterns.emojiRun)].map(({ index, 0: run }) => {
+    const edits = [...text.matchAll(this.patterns.EMOJI_RUN)].map(({ index, 0: run }) => {
       const end = index + run.length;
       const isLast = text[index - 1] === " " && text[end] !== " ";
       return isLast ? [index - 1, end, ""] : removal(text, index, end);
@@ -141,14 +141,14 @@ export class Texts {
     for (const [start, end, fresh] of edits) {
       shift += fresh.length - (end - start);
       const taken = source.slice(start, end);
-      if (fresh || this.#first("emoji", taken.trim())?.index !== 0) continue;
+      if (fresh || this.#first("EMOJI", taken.trim())?.index !== 0) continue;
       if (!source.slice(0, start).trim()) {
         found.push([0, 0, taken]);
         continue;
       }
       const wanted = ((end + shift) / read) * translation.length;
       const beforeMark = source.slice(end, end + 1).trim() && !taken.endsWith(" ");
-      const words = [...translation.matchAll(this.patterns[beforeMark ? "bareWord" : "word"])];
+      const words = [...translation.matchAll(this.patterns[beforeMark ? "BARE_WORD" : "WORD"])];
       const ends = words.map((word) => word.index + word[0].length);
       const [place = 0] = ends.sort((a, b) => Math.abs(a - wanted) - Math.abs(b - wanted));
       found.push([place, place, (taken.trim() === taken ? "" : " ") + taken.trim()]);
