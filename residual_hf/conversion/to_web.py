@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -98,12 +99,8 @@ class WebTarget:
 
     def translate(self, model: Model, tokenizer: Any, folder: Path, sources: Sentences, limit: int) -> Sentences:
         """By the kernels of Python, which have the same weights; without them, by PyTorch in float32."""
-
-        def generate(tokens: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-            arguments = {"max_new_tokens": limit, "num_beams": 1, "do_sample": False, "decoding_dtype": "int8"}
-            return model.generate(tokens, attention_mask=attention_mask, **arguments)
-
-        return translate_greedily(model.config, sources, generate)
+        settings: Any = {"num_beams": 1, "do_sample": False, "decoding_dtype": "int8"}
+        return translate_greedily(model.config, sources, partial(model.generate, max_new_tokens=limit, **settings))
 
 
 @torch.no_grad()
@@ -179,5 +176,6 @@ def texts_of(model: Model, tokenizer: Any) -> dict[str, Any]:
 
 
 def title_of(config: ResidualConfig) -> str:
-    pair = [language for language in (config.source_lang, config.target_lang) if language]
+    named = filter(None, (config.source_lang, config.target_lang))
+    pair = [re.sub(r"[^\w-]", "", language) for language in named]  # in HTML and YAML
     return f"Translate {' to '.join(pair)}" if len(pair) == 2 else "Translate"

@@ -69,7 +69,7 @@ class Image:
             word = struct.pack("<f", field) if isinstance(field, float) else bytes(4)
             if kind is c_void_p and field and name in TABLES:
                 table = self.tensors[field]
-                self.tables.setdefault(hashlib.sha256(table).digest(), (table, []))[1].append(place)
+                self.tables.setdefault(hashlib.sha256(table.tobytes()).digest(), (table, []))[1].append(place)
             elif kind is c_void_p and field:
                 word = self._link(place, self._tensor(self.tensors[field]))
             elif field and hasattr(kind, "contents"):
@@ -86,9 +86,10 @@ class Image:
         return struct.pack("<I", target)
 
     def _tensor(self, values: np.ndarray) -> int:
-        key = hashlib.sha256(values).digest()
+        content = values.tobytes()
+        key = hashlib.sha256(content).digest()
         if key not in self._known:
-            self._known[key] = self._append(values.tobytes())
+            self._known[key] = self._append(content)
         return self._known[key]
 
     def _append(self, content: bytes) -> int:
