@@ -59,7 +59,7 @@ class GraphDecoder(Decoder):
         return logits[:, -1]
 
     def select(self, rows: Array) -> None:
-        self.mask = self.mask[rows]
+        self.mask, self.memory = self.mask[rows], None if self.memory is None else self.memory[rows]
         self.past = [states[rows] for states in self.past]
 
 
@@ -106,7 +106,7 @@ class ExportedModel:
         config, whose other fields are not used.
         """
         forced = self.generation_config.forced_bos_token_id if forced_bos_token_id is None else forced_bos_token_id
-        first = [] if forced is None else [ForcedBOSTokenLogitsProcessor(forced)]
+        first = [] if forced is None else [(ForcedBOSTokenLogitsProcessor(forced), range(1, 2))]
         prompt = prompt_of(self.config, input_ids)
         settings = SearchSettings(
             limits=torch.full((len(input_ids),), prompt.shape[1] + max_new_tokens),
@@ -115,7 +115,7 @@ class ExportedModel:
             num_beams=num_beams,
             length_penalty=length_penalty,
             early_stopping=early_stopping,
-            processors=lambda length: first if length == 1 else (),
+            processors=first,
             prompt_is_read=self.encoder is None,
         )
         search = beam_search if num_beams > 1 else greedy_search

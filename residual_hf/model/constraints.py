@@ -22,7 +22,6 @@ from .search import (
     SearchSettings,
     is_any_of,
     processed_scores,
-    top_k,
 )
 
 Phrase = Sequence[Sequence[int]]
@@ -118,7 +117,7 @@ class ConstrainedSearch(BeamSearch):
     def next_tokens(self, decoder: Decoder, recorded: list[Tensor]) -> tuple[Array, Array]:
         """Log-probabilities and ids of the best tokens of each row and of those that it needs, (rows, candidates)."""
         _, scores = processed_scores(decoder, self.sequences, self.settings, recorded)
-        best, tokens = (part.numpy() for part in top_k(scores, self.settings.candidates))
+        best, tokens = decoder.top_k(scores, self.settings.candidates)
         needed = [sorted(progress.needed()) for row in self.progress for progress in row]
         added = np.zeros((len(tokens), max(map(len, needed))), np.int64)
         values = np.full(added.shape, -np.inf, np.float32)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
@@ -451,7 +452,7 @@ def search_settings(
         length_penalty=config.length_penalty,
         early_stopping=config.early_stopping,
         min_length=max((minimum_length(p) for p in processors if isinstance(p, minimum)), default=0),
-        processors=lambda length: [p for p in processors if not isinstance(p, minimum) and applies(p, length)],
+        processors=[(p, lengths_of(p)) for p in processors if not isinstance(p, minimum)],
         record_scores=record_scores,
         keep_finished=record_scores or any(has_rows(p) for p in processors),
         do_sample=config.do_sample,
@@ -470,12 +471,12 @@ def minimum_length(processor: Any) -> int:
     return processor.prompt_length_to_skip + processor.min_new_tokens
 
 
-def applies(processor: Any, length: int) -> bool:
-    """Whether a processor can change scores after `length` tokens."""
+def lengths_of(processor: Any) -> range:
+    """The lengths of sequences after which a processor can change scores."""
     if isinstance(processor, logits_process.ForcedBOSTokenLogitsProcessor):
-        return length == 1
+        return range(1, 2)
     if isinstance(processor, logits_process.ForcedEOSTokenLogitsProcessor):
-        return length == processor.max_length - 1
+        return range(processor.max_length - 1, processor.max_length)
     if isinstance(processor, logits_process.SuppressTokensAtBeginLogitsProcessor):
-        return length == processor.begin_index
-    return True
+        return range(processor.begin_index, processor.begin_index + 1)
+    return range(sys.maxsize)

@@ -3,6 +3,7 @@
 
 Sentences that have finished leave the batch, and every row keeps its best candidates only. The rules (which candidates
 finish, when a sentence ends, how scores are normalized) are those of `GenerationMixin._sample` and `_beam_search`.
+`native/search.c` has them too, in the same order, and gives the same bits.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import torch
 from torch import Tensor
 
 IMPOSSIBLE = np.float32(-1.0e9)  # the score of what must not be chosen, as in Transformers
-CHUNK = 64
 Array = np.ndarray
 Processor = Callable[[Tensor, Tensor], Tensor]
 
@@ -34,11 +34,24 @@ class Decoder(Protocol):
 
     def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
         """Feed one token per row; returns log-probabilities and ids of the best next ones, (rows, count) each."""
-        values, ids = top_k(torch.log_softmax(self.step(tokens), dim=-1), count)
-        return values.numpy(), ids.numpy()
+        return self.top_k(self.log_softmax(self.step(tokens)), count)
+
+    def log_softmax(self, logits: Tensor) -> Tensor:
+        """Log-probabilities of logits (rows, vocabulary)."""
+        return logits.log_softmax(dim=-1)
+
+    def top_k(self, scores: Tensor, count: int) -> tuple[Array, Array]:
+        """The best columns of each row, at most `count`: values in descending order and places."""
+        count = min(count, scores.shape[1])
+        best = scores.topk(count) if count > 1 else scores.max(dim=1, keepdim=True)  # of equal ones the first
+        return best[0].numpy(), best[1].numpy()
 
     def select(self, rows: Array) -> None:
         """Continue with these rows: beams are reordered, finished sentences leave."""
+
+    def search(self, prompt: Tensor, settings: SearchSettings) -> SearchResult | None:
+        """The result of a whole search, from a decoder that has one of its own for these settings."""
+        return None
 
 
 @dataclass
@@ -51,8 +64,8 @@ class SearchSettings:
         fill_token_id: what follows the end of a sequence.
         early_stopping: True, False or "never", as in `GenerationConfig`.
         min_length: least tokens with the prompt, before one of `eos_token_ids` may follow.
-        processors: for a length, the functions of sequences (rows, length) and scores (rows, vocabulary) that apply.
-            They treat rows independently, but may count on all of them.
+        processors: functions of sequences (rows, length) and scores (rows, vocabulary), and the lengths at which each
+            applies. They treat rows independently, but may count on all of them.
         record_scores: keep the processed scores of every step.
         keep_finished: sentences that have finished stay in the batch, for these scores or for processors.
         do_sample: draw tokens instead of taking the most probable; without beams only.
@@ -67,7 +80,7 @@ class SearchSettings:
     length_penalty: float = 1.0
     early_stopping: bool | str = False
     min_length: int = 0
-    processors: Callable[[int], Sequence[Processor]] = lambda length: ()
+    processors: Sequence[tuple[Processor, range]] = ()
     record_scores: bool = False
     keep_finished: bool = False
     do_sample: bool = False
@@ -101,15 +114,15 @@ class SearchResult:
 
 def greedy_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> SearchResult:
     """The most probable token at each step, or one that is drawn, from a prompt (sentences, length)."""
-    length = prompt.shape[1]
-    found = np.full((len(prompt), int(settings.limits.max())), settings.fill_token_id, np.int64)
-    found[:, :length] = prompt
-    sentence = np.arange(len(prompt))
+    read_prompt(decoder, prompt, settings)
+    result = decoder.search(prompt, settings)
+    if result is not None:
+        return result
+    length, sentence = prompt.shape[1], np.arange(len(prompt))
+    found = first_paths(prompt, settings)[:, 0, 0]
     limits, sequences, ended = settings.limits.numpy(), found.copy(), np.zeros(len(prompt), bool)
     totals = np.zeros(len(prompt), np.float32)
     recorded: list[Tensor] = []
-    for token in () if settings.prompt_is_read else prompt.numpy().T[:-1]:
-        decoder.step(token)
 
     def draw(scores: Tensor) -> Tensor:
         """A token of each row, (rows, 1). Finished sentences use random numbers too, as in Transformers."""
@@ -147,13 +160,15 @@ def beam_search(
 
     `search`: chooses among continuations; by default the most probable ones.
     """
+    read_prompt(decoder, prompt, settings)
+    result = decoder.search(prompt, settings) if search is None else None
+    if result is not None:
+        return result
     search, closed_hypotheses = search or BeamSearch(prompt, settings), []
     recorded: list[Tensor] = []
-    for token in () if settings.prompt_is_read else prompt.numpy().T[:-1]:
-        decoder.step(token)
-    beams: Decoder = EqualBeams(decoder, settings.num_beams)
+    decoder.select(np.arange(len(prompt)).repeat(settings.num_beams))
     while True:
-        values, tokens = search.next_tokens(beams, recorded)
+        values, tokens = search.next_tokens(decoder, recorded)
         rows = search.step(values, tokens)
         is_open = search.beams.is_open
         if not is_open.all():
@@ -163,31 +178,23 @@ def beam_search(
                 closed_hypotheses.append(search.hypotheses.take(~is_open))
                 rows = rows[is_open]
                 search.keep(is_open)
-        beams.select(rows.reshape(-1))
-        beams = decoder
+        decoder.select(rows.reshape(-1))
     found = Hypotheses.join([*closed_hypotheses, search.hypotheses])
-    best = found.take(found.sentence.argsort()).best(settings.num_return_sequences)
-    prompt_length, length = prompt.shape[1], prompt.shape[1] + int(best.lengths.max())
-    sequences, origins = torch.from_numpy(best.paths)[:, :, :length].unbind(1)
-    return SearchResult(sequences, torch.from_numpy(best.scores), origins[:, prompt_length:], scores=recorded)
+    return found.take(found.sentence.argsort()).result(prompt.shape[1], settings.num_return_sequences, recorded)
 
 
-@dataclass
-class EqualBeams(Decoder):
-    """The first step of a beam search, in which a row of the decoder is all `count` beams of its sentence."""
+def read_prompt(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> None:
+    """Feed all of a prompt but its newest tokens."""
+    for token in () if settings.prompt_is_read else prompt.numpy().T[:-1]:
+        decoder.step(token)
 
-    decoder: Decoder
-    count: int
 
-    def step(self, tokens: Array) -> Tensor:
-        return self.decoder.step(tokens[:: self.count]).repeat_interleave(self.count, dim=0)
-
-    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
-        values, ids = self.decoder.best(tokens[:: self.count], count)
-        return values.repeat(self.count, axis=0), ids.repeat(self.count, axis=0)
-
-    def select(self, rows: Array) -> None:
-        self.decoder.select(rows // self.count)
+def first_paths(prompt: Tensor, settings: SearchSettings) -> Array:
+    """Paths as in `Hypotheses` before anything is found."""
+    paths = np.full((len(prompt), settings.num_beams, 2, int(settings.limits.max())), -1, np.int64)
+    paths[:, :, 0] = settings.fill_token_id
+    paths[:, :, 0, : prompt.shape[1]] = prompt.numpy()[:, None]
+    return paths
 
 
 def next_tokens(
@@ -205,18 +212,18 @@ def next_tokens(
     """
     length, newest = sequences.shape[1], sequences[:, -1]
     banned = settings.eos_token_ids if length < settings.min_length else ()
-    processors = settings.processors(length)
-    if not processors and not settings.record_scores and draw is None:
+    has_processors = any(length in lengths for _, lengths in settings.processors)
+    if not has_processors and not settings.record_scores and draw is None:
         values, ids = decoder.best(newest, settings.candidates + len(banned))
         if banned:
             values[is_any_of(ids, banned)] = -np.inf
         return values, ids
     log_probs, scores = processed_scores(decoder, sequences, settings, recorded)
-    best, chosen = top_k(scores, settings.candidates) if draw is None else (scores, draw(scores))
+    best, chosen = decoder.top_k(scores, settings.candidates) if draw is None else (None, draw(scores).numpy())
     if settings.num_beams == 1:
         forced = scores.isneginf().sum(dim=1, keepdim=True) == scores.shape[1] - 1
-        best = log_probs.gather(1, chosen).masked_fill(forced, 0.0)
-    return best.numpy(), chosen.numpy()
+        best = log_probs.gather(1, torch.from_numpy(chosen)).masked_fill(forced, 0.0).numpy()
+    return best, chosen
 
 
 def processed_scores(
@@ -225,12 +232,13 @@ def processed_scores(
     """Log-probabilities of all tokens to follow, and the scores that processors make of them, (rows, vocabulary)."""
     length = sequences.shape[1]
     logits = decoder.step(sequences[:, -1])
-    log_probs = torch.log_softmax(logits, dim=-1)
+    log_probs = decoder.log_softmax(logits)
     scores = log_probs if settings.num_beams > 1 else logits
     if length < settings.min_length:
         scores = scores.index_fill(1, torch.tensor(settings.eos_token_ids), -torch.inf)
-    for processor in settings.processors(length):
-        scores = processor(torch.from_numpy(sequences), scores)
+    for processor, lengths in settings.processors:
+        if length in lengths:
+            scores = processor(torch.from_numpy(sequences), scores)
     if settings.record_scores:
         recorded.append(scores.clone())
     return log_probs, scores
@@ -275,39 +283,39 @@ class Hypotheses(ArrayGroup):
         sentence: number of the sentence in the input, (sentences,).
         paths: as in `Beams`, up to the longest limit: (sentences, beams, 2, limit), with rows -1 after the end.
         scores: normalized by length, IMPOSSIBLE where nothing is found yet, (sentences, beams).
-        lengths: number of generated tokens, (sentences, beams).
-        done: whether something is found, (sentences, beams).
+        lengths: number of generated tokens, 0 where nothing is found yet, (sentences, beams).
     """
 
     sentence: Array
     paths: Array
     scores: Array
     lengths: Array
-    done: Array
 
-    def best(self, count: int) -> Hypotheses:
-        """The best `count` of each sentence, without the dimension of the beams."""
-        rest = (getattr(self, f.name)[:, :count] for f in fields(self)[1:])
-        return Hypotheses(self.sentence.repeat(count), *(values.reshape(-1, *values.shape[2:]) for values in rest))
+    @classmethod
+    def none(cls, prompt: Tensor, settings: SearchSettings) -> Hypotheses:
+        scores = np.full((len(prompt), settings.num_beams), IMPOSSIBLE, np.float32)
+        return cls(np.arange(len(prompt)), first_paths(prompt, settings), scores, np.zeros(scores.shape, np.int64))
+
+    def result(self, prompt_length: int, count: int, recorded: list[Tensor]) -> SearchResult:
+        """The best `count` of each sentence."""
+        length = prompt_length + int(self.lengths[:, :count].max())
+        paths = torch.from_numpy(self.paths[:, :count, :, :length]).flatten(0, 1)
+        scores = torch.from_numpy(self.scores[:, :count]).flatten()
+        return SearchResult(paths[:, 0], scores, paths[:, 1, prompt_length:], scores=recorded)
 
 
 class BeamSearch:
     """Which hypotheses run on and which are finished, for the sentences that are still in the batch."""
 
     def __init__(self, prompt: Tensor, settings: SearchSettings):
-        sentences, beams = len(prompt), settings.num_beams
         self.settings = settings
         self.prompt_length = self.length = prompt.shape[1]
-        paths = np.full((sentences, beams, 2, int(settings.limits.max())), -1, np.int64)
-        paths[:, :, 0] = settings.fill_token_id
-        paths[:, :, 0, : self.length] = prompt.numpy()[:, None]
-        scores, lengths = np.full((sentences, beams), IMPOSSIBLE, np.float32), np.zeros((sentences, beams), np.int64)
-        self.hypotheses = Hypotheses(np.arange(sentences), paths, scores, lengths, lengths.astype(bool))
-        self.rows_before = np.zeros((sentences, 1), np.int64)  # of finished sentences that have left the batch
-        running = scores.copy()
+        self.hypotheses = none = Hypotheses.none(prompt, settings)
+        self.rows_before = np.zeros((len(prompt), 1), np.int64)  # of finished sentences that have left the batch
+        running = none.scores.copy()
         running[:, 0] = 0.0  # all beams begin alike, so only the first is extended
-        is_open, limits = np.ones(sentences, bool), settings.limits.numpy()
-        self.beams = Beams(paths[..., : self.length], running, limits, scores[:, 0], is_open)
+        is_open, limits = np.ones(len(prompt), bool), settings.limits.numpy()
+        self.beams = Beams(none.paths[..., : self.length], running, limits, none.scores[:, 0], is_open)
 
     @property
     def sequences(self) -> Array:
@@ -333,11 +341,9 @@ class BeamSearch:
         self.length += 1
         is_last = self.length >= beams.limits
         ends = is_any_of(tokens, self.settings.eos_token_ids) | is_last[:, None]
-        if np.count_nonzero(ends):  # in a tenth of the time of `any`
-            self._finish(rows, tokens, totals, ends)
-            totals, order = largest(np.where(ends, totals + IMPOSSIBLE, totals), self.settings.num_beams)
-            rows, tokens = rows.take(order), tokens.take(order)
-        scores, rows, tokens = (best[:, : self.settings.num_beams] for best in (totals, rows, tokens))
+        self._finish(rows, tokens, totals, ends)
+        scores, order = largest(np.where(ends, totals + IMPOSSIBLE, totals), self.settings.num_beams)
+        rows, tokens = rows.take(order), tokens.take(order)
         is_open = beams.is_open & (self._best_possible(scores[:, 0]) > beams.goal) & ~is_last
         self.beams = Beams(self._extended(rows, tokens), scores, beams.limits, beams.goal, is_open)
         return rows
@@ -360,25 +366,27 @@ class BeamSearch:
         """Enter candidates that end, if they are among the best `num_beams`, into the finished hypotheses."""
         found, beams, generated = self.hypotheses, self.settings.num_beams, self.length - self.prompt_length
         enters = ends[:, :beams] & self.beams.is_open[:, None]
-        scores = totals[:, :beams] / generated**self.settings.length_penalty
+        scores = self._normalized(totals[:, :beams], np.full_like(self.beams.limits, self.length))
         scores = np.concatenate((found.scores, np.where(enters, scores, IMPOSSIBLE)), axis=1)
         scores, best = largest(scores, beams)
         paths = np.concatenate((found.paths, found.paths), axis=1)
         paths[:, beams:, :, : self.length] = self._extended(rows[:, :beams], tokens[:, :beams])
-        lengths = np.concatenate((found.lengths, np.full_like(found.lengths, generated)), axis=1)
-        done = np.concatenate((found.done, enters), axis=1)
+        lengths = np.concatenate((found.lengths, np.where(enters, generated, 0)), axis=1)
         chosen = paths.reshape(-1, *paths.shape[2:]).take(best, axis=0)
-        self.hypotheses = found = Hypotheses(found.sentence, chosen, scores, lengths.take(best), done.take(best))
-        self.beams.goal = np.where(found.done, scores, IMPOSSIBLE).min(axis=1)
-        if self.settings.early_stopping is True:
-            self.beams.goal[found.done.all(axis=1)] = np.inf
+        self.hypotheses = found = Hypotheses(found.sentence, chosen, scores, lengths.take(best))
+        goal = np.inf if self.settings.early_stopping is True else scores[:, -1]
+        self.beams.goal = np.where(found.lengths[:, -1] > 0, goal, IMPOSSIBLE)
 
     def _best_possible(self, scores: Array) -> Array:
         """What running hypotheses of these scores could have, were they to end at the best length."""
-        penalty = self.settings.length_penalty
-        if self.settings.early_stopping == "never" and penalty > 0.0:
-            return scores / np.float32((self.beams.limits - self.prompt_length) ** penalty)
-        return scores / (self.length - self.prompt_length) ** penalty
+        to_limit = self.settings.early_stopping == "never" and self.settings.length_penalty > 0.0
+        limits = self.beams.limits
+        return self._normalized(scores, limits if to_limit else np.full_like(limits, self.length))
+
+    def _normalized(self, totals: Array, lengths: Array) -> Array:
+        """Scores of hypotheses of each sentence, (sentences, ...), at a length with the prompt, (sentences,)."""
+        generated = (lengths - self.prompt_length).tolist()
+        return (totals.T / np.array([count**self.settings.length_penalty for count in generated], np.float32)).T
 
 
 def largest(values: Array, count: int) -> tuple[Array, Array]:
@@ -392,20 +400,3 @@ def is_any_of(tokens: Array, ids: Sequence[int]) -> Array:
     """Which tokens are among `ids`."""
     found = [tokens == token for token in ids] or [np.zeros(tokens.shape, bool)]
     return reduce(np.logical_or, found)
-
-
-def top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The best columns of each row, at most `count`: `topk` in half the time, from the best chunks."""
-    rows, columns = scores.shape
-    count = min(count, columns)
-    if count == 1:
-        return scores.max(dim=1, keepdim=True)  # of equal scores the first, as `argmax` in Transformers
-    full = columns - columns % CHUNK
-    if full // CHUNK < 2 * count:
-        return scores.topk(count)
-    chunks = scores[:, :full].unflatten(1, (-1, CHUNK)).amax(dim=-1).topk(count)[1]
-    inside = (chunks[:, :, None] * CHUNK + torch.arange(CHUNK, device=scores.device)).flatten(1)
-    rest = torch.arange(full, columns, device=scores.device).expand(rows, -1)
-    candidates = torch.cat((inside, rest), dim=1)
-    values, best = scores.gather(1, candidates).topk(count)
-    return values, candidates.gather(1, best)

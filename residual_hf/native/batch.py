@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from . import threads_for
-from .structures import Table
+from .structures import CONSTANTS, Table
 
-ROWS_PER_THREAD = 32  # with fewer, another thread gains little: each of them reads all weights
+ROWS_PER_THREAD = CONSTANTS["ROWS_PER_THREAD"]
 
 
 class Sentences:

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 enum { PADDING = 64, ROW_PADDING = 32, HEAD_PADDING = 32, QUERIES = 4 };
+enum { ROWS_PER_THREAD = 32 };  // with fewer, another thread gains little: each of them reads all weights
 
 // Each has a library of its own, compiled from the same sources.
 typedef enum { NONE, NEON, NEON_DOTPROD, AVX2, AVX_VNNI, AVX512, AVX512_BF16, AMX } InstructionSet;
@@ -114,6 +115,7 @@ typedef struct {
     const int32_t *source_lengths;  // (sentences)
     const Linear *listed;           // outputs of the tokens that may follow in each sentence, or NULL: all may
     const int32_t *list_starts;     // (sentences + 1): where those of a sentence begin, multiples of PADDING
+    const int64_t *list_ids;        // tokens of the outputs, ascending in each sentence, then 0 for padding
 } Memory;
 
 // The tokens of a batch of sentences without its padding, and where their states go.
@@ -134,6 +136,36 @@ typedef struct {
     float *log_probs;
     int64_t *ids;
 } Step;
+
+// What changes the scores of the tokens that may follow a sequence of a length from `first` up to `end`.
+typedef enum { REPETITION_PENALTY, NO_REPEAT_NGRAM, BAD_WORD, SUPPRESS, FORCE } RuleKind;
+typedef struct {
+    int32_t kind, first, end;
+    int32_t count;  // of tokens, also of an n-gram
+    const int64_t *tokens;
+    float penalty;
+} Rule;
+
+// A search for the best sequences of each sentence, in the words of `SearchSettings`. Lengths include the prompt. The
+// caller fills all but the progress and `lengths` with what is asked, and the results with the prompts, scores without
+// a hypothesis, and zeros.
+typedef enum { AT_NO_BETTER, AT_ENOUGH, NEVER } EarlyStopping;
+typedef struct {
+    int32_t sentences, beams, candidates, threads;
+    int32_t prompt_length, min_length, longest;  // `longest`: max_length of the memory
+    int32_t early_stopping, end_tokens, rules;
+    double length_penalty;
+    const int64_t *limits;    // (sentences)
+    const int64_t *end_token;
+    const Rule *rule;         // in the order in which they apply
+    int64_t position, positions;  // of a row without ancestors, and how many there are
+    int64_t room;                 // entries of the caches
+    int32_t length, rows, turn;   // the progress: `length` is that of the prompt and `rows` 0 at first
+    int64_t entries;              // that are in use
+    int64_t *paths;               // (sentences, beams, 2, longest), tokens and the rows that they were chosen from
+    float *scores;                // (sentences, beams), of best hypotheses first; without beams of each token added up
+    int64_t *lengths;             // (sentences, beams), of the generated tokens, 0 where nothing is found
+} Search;
 
 // A residual connection of training: sum = stream + dropout(branch), output = norm(sum), and with a dual stream
 // dual_output = dual + dual_scale * dropout(branch). Tensors are (rows, width); any width is allowed.
@@ -221,6 +253,12 @@ int encode(const Stack *stack, const Source *source, int parts, const int32_t *s
 size_t decode_scratch_size(const Stack *stack, const Memory *memory, int rows, int parts);
 int decode(const Stack *stack, const Memory *memory, const Step *step, int parts, void *scratch);
 
+// Decodes until the search has ENDED or something is missing, and at most ROWS_PER_CALL rows, so that a program can be
+// stopped in between; call it again with the same memory, room and scratch. Without a token, it was not in the vocabulary.
+typedef enum { ENDED, PAUSED, NO_ROOM, NO_POSITION, NO_TOKEN } Progress;
+size_t search_scratch_size(const Stack *stack, const Memory *memory, const Search *search);
+int search(const Stack *stack, const Memory *memory, Search *search, void *scratch);
+
 typedef void Team(void (*run)(void *work), void *work, unsigned threads, unsigned flags);
 void join_team(Team *of_pytorch);
 
@@ -258,6 +296,8 @@ void attention(const Attention *attention, int rows, Type type, float scale);
 void run_program(const Program *program, int rows, float *registers, const float *branch, void *hidden, Type type,
                  float *work);
 
+enum { COLUMNS = 512 };  // logits of a row that are in the cache together
+
 // Of a row: the largest logit, the sum of exp(logit - largest), and how many candidates there are.
 typedef struct {
     float largest, total;
@@ -275,6 +315,7 @@ typedef struct {
 void start_candidates(const Candidates *best);
 void add_candidates(const Candidates *best, int columns, int64_t first_id, const float *logits);
 void finish_candidates(const Candidates *best);
+void log_softmax(int rows, int columns, const float *logits, float *log_probs);
 
 void dropout_norm(const DropoutNorm *join);
 void weighted_sums(const WeightedSums *sums);

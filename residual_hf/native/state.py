@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""A batch that is being decoded on the native kernels, one call per step."""
+"""A batch that is being decoded on the native kernels, one call per step or one for a whole search."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from residual_hf.model.embeddings import first_position, positions_padding
-from residual_hf.model.search import Array
+from residual_hf.model.search import Array, Decoder, SearchResult, SearchSettings
 
 from . import loaded_library, threads_for
 from .batch import ROWS_PER_THREAD, Sentences
 from .listed_tokens import ListedTokens
-from .structures import Memory, Step
+from .search import search
+from .structures import Candidates, Memory, Step, Tally
+from .weights import round_up
 
 FIRST_STEPS = 64  # for which the cache has room from the start
 
 
-class DecoderState:
-    """What the decoder remembers of a batch; a `model.search.Decoder`.
+class DecoderState(Decoder):
+    """What the decoder remembers of a batch.
 
     Keys and values stay where they were written; `ancestors` names the entries of each row, and `sources` its
     sentence, so that reordering beams and dropping sentences moves indices only.
@@ -63,7 +65,7 @@ class DecoderState:
             self.ancestors[:, : sentences.longest] = sentences.entries.numpy()
         self.source = cross_cache, sentences.entries, sentences.lengths
         self.addresses = torch.zeros(self.stack.layers, dtype=torch.int64)
-        self._make_room(self.slots * min(max_length, FIRST_STEPS))
+        self.make_room(self.slots * min(max_length, FIRST_STEPS))
         cross = (0, None) if cross_cache is None else (cross_cache.shape[1], cross_cache.data_ptr())
         rows = address(self.ancestors), address(self.lengths), address(self.sources)
         table = sentences.entries.data_ptr(), sentences.lengths.data_ptr()
@@ -72,6 +74,7 @@ class DecoderState:
         self.listed = listed
         if listed is not None:
             self.memory.listed, self.memory.list_starts = pointer(listed.output), address(listed.starts)
+            self.memory.list_ids = address(listed.ids)
         self.arguments = byref(self.stack), byref(self.memory)
         self.scratch = torch.empty(0, dtype=torch.uint8)
         self.logits: Tensor | None = None  # (slots, padded vocabulary)
@@ -101,7 +104,32 @@ class DecoderState:
         shape = len(tokens), count
         log_probs, ids = np.empty(shape, np.float32), np.empty(shape, np.int64)
         self._decode(tokens, Step(candidates=count, log_probs=address(log_probs), ids=address(ids)))
-        return log_probs, ids if self.listed is None else self.listed.ids[ids]
+        return log_probs, ids
+
+    def log_softmax(self, logits: Tensor) -> Tensor:
+        """Log-probabilities (rows, vocabulary) with the sums of `best`."""
+        padded = self._padded(logits)
+        log_probs = torch.empty_like(padded)
+        loaded_library().log_softmax(*padded.shape, padded.data_ptr(), log_probs.data_ptr())
+        return log_probs[:, : self.vocabulary]
+
+    def top_k(self, scores: Tensor, count: int) -> tuple[Array, Array]:
+        """The best tokens of each row as `best` chooses them: of equal ones that of the smaller id first."""
+        padded, count = self._padded(scores), min(count, self.vocabulary)
+        values, ids = np.empty((len(padded), count), np.float32), np.empty((len(padded), count), np.int64)
+        tallies = (Tally * len(padded))()
+        best = byref(Candidates(*values.shape, address(values), address(ids), tallies))
+        loaded_library().start_candidates(best)
+        loaded_library().add_candidates(best, padded.shape[1], 0, padded.data_ptr())
+        return values, np.where(ids < self.vocabulary, ids, 0)  # others only of scores that are not numbers
+
+    def _padded(self, scores: Tensor) -> Tensor:
+        """Scores of the columns that the kernels need."""
+        padding = round_up(self.vocabulary) - self.vocabulary
+        return nn.functional.pad(scores, (0, padding), value=-torch.inf).contiguous()
+
+    def search(self, prompt: Tensor, settings: SearchSettings) -> SearchResult | None:
+        return search(self, prompt, settings)
 
     def select(self, rows: Array) -> None:
         """Continue with these rows (new_rows,), in this order; a row may be taken several times or not at all."""
@@ -121,7 +149,7 @@ class DecoderState:
             raise ValueError(f"tokens: {len(tokens)} given for {rows} rows")
         tokens = np.ascontiguousarray(tokens, np.int64)
         if len(self.self_cache[0]) < self.entries + rows:
-            self._make_room(max(len(self.self_cache[0]), rows))
+            self.make_room(rows)
         step.rows, step.entry, step.tokens = rows, self.entries, address(tokens)
         step.position = self.first_position
         library, parts = loaded_library(), threads_for(rows, ROWS_PER_THREAD)
@@ -133,8 +161,10 @@ class DecoderState:
         self.lengths += 1
         self.entries += rows
 
-    def _make_room(self, entries: int) -> None:
-        """For so many entries more, in one layer after another: there is never a second copy of the cache."""
+    def make_room(self, entries: int) -> None:
+        """For so many entries at least, and as many as there are, in one layer after another: there is never a second
+        copy of the cache."""
+        entries = max(len(self.self_cache[0]), entries)
         for layer, old in enumerate(self.self_cache):
             self.self_cache[layer] = old.new_empty(len(old) + entries, old.shape[1])
             if len(old):

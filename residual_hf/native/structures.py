@@ -5,7 +5,20 @@ from __future__ import annotations
 
 import re
 import zlib
-from ctypes import CDLL, POINTER, Structure, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    CDLL,
+    POINTER,
+    Structure,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +31,7 @@ TYPES: dict[str, Any] = {
     "void": None,
     "int": c_int,
     "float": c_float,
+    "double": c_double,
     "int32_t": c_int32,
     "uint32_t": c_uint32,
     "int64_t": c_int64,

@@ -79,3 +79,17 @@ void finish_candidates(const Candidates *best) {
         best->log_probs[i] = best->log_probs[i] - tally->largest - logf(tally->total);
     }
 }
+
+// In place, if the two are the same. Columns are those of logits; sums are in the order of `decode`.
+void log_softmax(int rows, int columns, const float *logits, float *log_probs) {
+    for (int64_t r = 0; r < rows; r++, logits += columns, log_probs += columns) {
+        float largest;
+        int64_t id;
+        Tally tally;
+        Candidates best = {1, 1, &largest, &id, &tally};
+        start_candidates(&best);
+        for (int i = 0; i < columns; i += COLUMNS) add_candidates(&best, least(columns - i, COLUMNS), i, logits + i);
+        float log_total = logf(tally.total);
+        for (int i = 0; i < columns; i++) log_probs[i] = logits[i] - tally.largest - log_total;
+    }
+}

@@ -83,6 +83,13 @@ static inline int64_t round_up(int64_t value, int64_t multiple) { return (value 
 static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// The next `bytes` of scratch memory; with `base` NULL they are only counted.
+static inline void *take(char *base, size_t *used, size_t bytes) {
+    void *taken = base ? base + *used : NULL;
+    *used += (bytes + 63) / 64 * 64;
+    return taken;
+}
+
 INLINE vec splat(float value) { return value - (vec){0}; }
 INLINE vec choose(ivec condition, vec a, vec b) { return (vec)((condition & (ivec)a) | (~condition & (ivec)b)); }
 INLINE vec only(ivec condition, vec x) { return (vec)(condition & (ivec)x); }

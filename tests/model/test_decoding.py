@@ -22,7 +22,6 @@ from residual_hf import ResidualForConditionalGeneration
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model import decoding
-from residual_hf.model.search import top_k
 from residual_hf.native.decoder import packed_model
 
 
@@ -248,14 +247,6 @@ def test_weights_that_are_not_finite_are_not_hidden_by_the_kernels(place):
         model.model.decoder.layers[0].get_submodule(place).bias[0] = torch.nan
     found = model.generate(sources, max_new_tokens=2, output_scores=True, return_dict_in_generate=True)
     assert not found.scores[0].isfinite().all()
-
-
-@pytest.mark.parametrize("columns", [37, 640, 10_007])
-def test_top_k_is_that_of_torch(columns):
-    scores = torch.randn(5, columns)
-    for count in (1, 4, 10):
-        for ours, theirs in zip(top_k(scores, count), scores.topk(count), strict=True):
-            assert torch.equal(ours, theirs)
 
 
 def test_the_package_registers_its_kernels():

@@ -61,8 +61,8 @@ def run(environment, *command):
 @needs_kernels
 @every_set
 def test_kernels_stay_within_their_buffers(name, tmp_path):
-    files = ("kernels", "decoder", "decoder_alone", "programs", "autograd", "products", "dot_attention", "threads")
-    tests = [str(Path(__file__).with_name(f"test_{file}.py")) for file in files]
+    files = ["kernels", "decoder", "decoder_alone", "search", "programs", "autograd", "products", "dot_attention"]
+    tests = [str(Path(__file__).with_name(f"test_{file}.py")) for file in [*files, "threads"]]
     tests.append(str(ROOT / "tests/generation/test_shortlist_decoding.py"))
     finished = run(
         checked_library(name, tmp_path / "kernels.so"), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests

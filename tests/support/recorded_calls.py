@@ -86,6 +86,7 @@ class Memory:
             "term": "terms",
             "layer": "layers",
             "tallies": "rows",
+            "rule": "rules",
         }
         counts |= {"member": "members", "grad_member": "members", "output": "outputs", "grad_output": "outputs"}
         pointer = getattr(owner, name)
