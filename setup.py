@@ -36,10 +36,10 @@ NAMES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno"]
 CPU = FOLDER / "cpu.c"
 WEB = "kernels_wasm"
-WEB_SOURCES = ["attention", "library", "linear", "stack", "stream", "topk"]
+WEB_SOURCES = ["attention", "library", "linear", "search", "stack", "stream", "topk"]
 WEB_FUNCTIONS = [
     *("malloc", "free", "interface_version", "encode", "encode_scratch_size", "project_source"),
-    *("project_scratch_size", "decode", "decode_scratch_size"),
+    *("project_scratch_size", "search", "search_scratch_size"),
 ]
 WEB_FLAGS = "-target wasm32-wasi -mexec-model=reactor -msimd128 -s -ffp-contract=off"  # else a call for each lane
 

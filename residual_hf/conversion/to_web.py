@@ -31,7 +31,7 @@ from .exported_model import Model, Sentences, end_tokens, translate_greedily
 
 PAGE = files(__package__) / "web"
 WEIGHTS = "model.bin"
-STRUCTURES = ("Source", "Memory", "Step")
+STRUCTURES = ("Source", "Memory", "Search", "Rule")
 PATTERNS = {
     placeholders: ("PLACEHOLDER", "EMOJI_RUN", "EMOJI", "WORD", "BARE_WORD", "TAG", "SPAN", "TOKEN", "LETTERS"),
     translation_inputs: ("TAG_PATTERN", "BEFORE_SENTENCE"),
@@ -127,7 +127,6 @@ def packed(model: Model, path: Path) -> dict[str, Any]:
         "layouts": {name: layout(name) for name in STRUCTURES},
         "firstPosition": first_position(positions_padding(config)),
         "positions": min(limits, default=None),
-        "vocabulary": config.decoder_vocab_size,
     }
 
 
