@@ -7,9 +7,11 @@ can run. They use nothing of Python, so that a wheel serves all its versions.
 
 import os
 import platform
+import shutil
 import sys
 import sysconfig
 import zlib
+from importlib.util import find_spec
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -31,26 +33,49 @@ INSTRUCTION_SETS = {
 }
 """The flags of the compiler for each, by architecture."""
 NAMES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
-FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-pthread"]
+FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno"]
 CPU = FOLDER / "cpu.c"
+WEB = "kernels_wasm"
+WEB_SOURCES = ["attention", "library", "linear", "search", "stack", "stream", "topk"]
+WEB_FUNCTIONS = [
+    *("malloc", "free", "interface_version", "encode", "encode_scratch_size", "project_source"),
+    *("project_scratch_size", "search", "search_scratch_size"),
+]
+WEB_FLAGS = "-target wasm32-wasi -mexec-model=reactor -msimd128 -s -ffp-contract=off"  # else a call for each lane
 
 
 class BuildKernels(build_ext):
-    """One command of the compiler for each library. On Windows, `ziglang` has a Clang; MSVC lacks the language."""
+    """One command of the compiler for each library. `ziglang` has a Clang for Windows and WebAssembly."""
 
     def finalize_options(self):
         super().finalize_options()
         self.parallel = True
+
+    def get_ext_filename(self, name):
+        found = super().get_ext_filename(name)
+        return str(Path(found).with_name("kernels.wasm")) if name.endswith(WEB) else found
 
     def build_extension(self, extension):
         path = Path(self.get_ext_fullpath(extension.name))
         if not (self.force or newer_group([*extension.sources, *extension.depends], path)):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        zig = [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture()}-windows-gnu", "-shared"]
-        compiler = zig if sys.platform == "win32" else [*self.compiler.linker_so, "-fPIC"]
+        if extension.name.endswith(WEB):
+            compiler = [*zig(), "cc", *(f"-Wl,--export={name}" for name in WEB_FUNCTIONS)]
+        elif sys.platform == "win32":
+            compiler = [*zig(), "cc", "-target", f"{architecture()}-windows-gnu", "-shared", "-pthread"]
+        else:
+            compiler = [*self.compiler.linker_so, "-fPIC", "-pthread"]
         macros = [f"-D{name}={value}" for name, value in extension.define_macros]
         self.spawn([*compiler, *extension.extra_compile_args, *macros, "-o", str(path), *extension.sources, "-lm"])
+
+
+def zig() -> list[str] | None:
+    """The command of `ziglang`: of this environment, or of that on the path from which a build is isolated."""
+    if find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang"]
+    script = shutil.which("python-zig")
+    return [str(Path(script).with_name("python")), "-I", "-m", "ziglang"] if script else None
 
 
 def architecture() -> str | None:
@@ -78,7 +103,11 @@ def libraries() -> list[Extension]:
         library(f"_kernels_{name}", sources, flags, INTERFACE=interface, INSTRUCTION_SET=name.upper())
         for name, flags in sets.items()
     ]
-    return [library("_cpu", [CPU]), *kernels] if kernels else []
+    own = [library("_cpu", [CPU]), *kernels] if kernels else []
+    if zig():  # the same on every platform
+        of_web = [FOLDER / f"{name}.c" for name in WEB_SOURCES]
+        own.append(library(WEB, of_web, WEB_FLAGS, INTERFACE=interface, INSTRUCTION_SET="NONE"))
+    return own
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf import native
 from residual_hf.generation.translator import Translator
+from residual_hf.native.image import KERNELS
 
 BENCHMARKS = Path(__file__).parents[1] / "examples/benchmarks"
 MODES = {"post_ln", "pre_ln", "resi_dual"}
@@ -181,6 +183,15 @@ def test_bergamot_translates_to_the_same_length():
     done = run_here(BENCHMARKS / "bergamot_speed.py", "--repeats", "1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("| 30.0 |") == 6
+
+
+@pytest.mark.slow
+@needs_kernels
+@pytest.mark.skipif(shutil.which("node") is None or not KERNELS.exists(), reason="node or kernels.wasm is missing")
+def test_the_page_translates_in_node():
+    done = run_here(BENCHMARKS / "web_speed.py", "--repeats", "1")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\| 5 \| web \| [1-9]\d* \| 1.0 \|\nsize of the page with its model: \d\d.\d MB", done.stdout)
 
 
 @needs_kernels

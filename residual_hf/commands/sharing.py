@@ -114,7 +114,7 @@ def add_export(export: argparse.ArgumentParser) -> None:
     export.add_argument("name", metavar="model", help="folder of a model or a run, or a name on the Hub")
     export.add_argument("--to", required=True, choices=EXPORT_TARGETS, help="format")
     export.add_argument("--output-dir", type=Path, required=True, help="folder to write")
-    export.add_argument("--dtype", choices=("float32", "int8"), default="float32", help="default: float32")
+    export.add_argument("--dtype", choices=("float32", "int8"), help="default: float32, int8 for web")
     export.add_argument("--verify-with", type=Path, metavar="FILE", help="text to translate (default: random tokens)")
     export.add_argument("--reference", dest="references", type=Path, help="references, for BLEU of int8")
     export.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")
@@ -136,6 +136,6 @@ def run_export(options: argparse.Namespace) -> int:
 VERBS = {
     "card": Verb("write the model card of a finished run", add_card, run_card),
     "push": Verb("upload a model to the Hugging Face Hub", add_push, run_push),
-    "export": Verb("export a model to CTranslate2, ONNX or torch.export", add_export, run_export),
+    "export": Verb("export a model to CTranslate2, ONNX, torch.export or a web page", add_export, run_export),
     "convert": Verb("convert a fairseq or Transformers checkpoint", add_convert, run_convert, has_modes=False),
 }

@@ -219,7 +219,10 @@ def next_tokens(
             values[is_any_of(ids, banned)] = -np.inf
         return values, ids
     log_probs, scores = processed_scores(decoder, sequences, settings, recorded)
-    best, chosen = decoder.top_k(scores, settings.candidates) if draw is None else (np.empty(0), draw(scores).numpy())
+    if draw is None:
+        best, chosen = decoder.top_k(scores, settings.candidates)
+    else:
+        best = chosen = draw(scores).numpy()
     if settings.num_beams == 1:
         forced = scores.isneginf().sum(dim=1, keepdim=True) == scores.shape[1] - 1
         best = log_probs.gather(1, torch.from_numpy(chosen)).masked_fill(forced, 0.0).numpy()

@@ -34,6 +34,10 @@ INLINE ivec DOT_INT8(ivec sums, ivec inputs, ivec weights) {
     __asm__("" : "+x"(sums));  // in this order: GCC would add the products of two steps first, and lack registers
     return sums;
 }
+#elif defined(__wasm_simd128__)
+enum { INT8_STEPS = 2, INT8_OFFSET = 0 };
+typedef int16_t Byte;
+#define DOT_INT8(sums, inputs, weights) ((ivec)(sums) + (ivec)wasm_i32x4_dot_i16x8((v128_t)(inputs), (v128_t)(weights)))
 #elif defined(__ARM_FEATURE_DOTPROD)
 enum { INT8_STEPS = 1, INT8_OFFSET = 0 };
 typedef int8_t Byte;

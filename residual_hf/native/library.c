@@ -3,7 +3,9 @@
 // read. The threads are those of PyTorch: after its operations they wait for the next one in a busy loop, which would take
 // the cores from threads of our own. A process that was forked does not have them, and creates threads for each call.
 
+#if !defined(__wasm__)
 #include <pthread.h>
+#endif
 #include <stdatomic.h>
 #include <string.h>
 
@@ -16,6 +18,11 @@ uint32_t interface_version(void) { return INTERFACE; }
 
 InstructionSet instruction_set(void) { return INSTRUCTION_SET; }
 
+#if defined(__wasm__)  // one thread
+void run_rows(const void *work, int64_t rows, int parts, Run *run) {
+    for (int i = 0; i < parts; i++) run(work, rows * i / parts, rows * (i + 1) / parts, i);
+}
+#else
 typedef struct {
     const void *work;
     int64_t rows;
@@ -60,6 +67,7 @@ void run_rows(const void *of_all, int64_t rows, int parts, Run *run) {
     run_next_parts(&work);
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
 }
+#endif
 
 enum { MIXED = 32 };
 static const uint64_t FACTOR = 0x9E3779B185EBCA87;

@@ -22,6 +22,8 @@ INLINE float largest_magnitude(const bf16 *row, int width) {
 INLINE ivec in_steps(ivec inputs) {
 #if LANES == 8
     if (INT8_STEPS == 2) return SHUFFLE(inputs, inputs, 0, 2, 1, 3, 4, 6, 5, 7);
+#elif LANES == 4
+    if (INT8_STEPS == 2) return SHUFFLE(inputs, inputs, 0, 2, 1, 3);
 #endif
     return inputs;
 }

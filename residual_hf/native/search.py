@@ -28,12 +28,12 @@ def search(state: Any, prompt: Tensor, settings: SearchSettings) -> SearchResult
     Between the calls of C, Python sees to signals, such as that of Ctrl-C.
     """
     rules = rules_of(settings, state.vocabulary)
-    if rules is None:
+    if rules is None or int(settings.limits.max()) != state.max_length:
         return None
     found, decoder, library = Hypotheses.none(prompt, settings), state.decoder, loaded_library()
     if settings.num_beams == 1:
         found.scores[:] = 0.0
-    limits, ends = settings.limits.numpy(), np.array(settings.eos_token_ids, np.int64)
+    limits, ends = settings.limits.long().contiguous().numpy(), np.array(settings.eos_token_ids, np.int64)
     limit = decoder.positions["decoder"]
     asked = Search(
         sentences=len(prompt),
@@ -42,7 +42,7 @@ def search(state: Any, prompt: Tensor, settings: SearchSettings) -> SearchResult
         threads=torch.get_num_threads(),
         prompt_length=prompt.shape[1],
         min_length=settings.min_length,
-        longest=found.paths.shape[-1],
+        longest=state.max_length,
         early_stopping=2 if settings.early_stopping == "never" else settings.early_stopping is True,
         end_tokens=len(ends),
         rules=len(rules),

@@ -29,6 +29,16 @@
 #define ANY(condition) (_mm256_movemask_ps((__m256)(condition)) != 0)
 #define LOAD_SOME(from, count) ((vec)_mm256_maskload_ps(from, (__m256i)first_lanes(count)))
 #define STORE_SOME(to, count, values) _mm256_maskstore_ps(to, (__m256i)first_lanes(count), values)
+#elif defined(__wasm_simd128__)
+#include <wasm_simd128.h>
+#define VECTOR_BYTES 16
+#define MAX(a, b) ((vec)wasm_f32x4_pmax((v128_t)(b), (v128_t)(a)))
+#define MIN(a, b) ((vec)wasm_f32x4_pmin((v128_t)(b), (v128_t)(a)))
+#define NEAREST(x) __builtin_convertvector((vec)wasm_f32x4_nearest((v128_t)(x)), ivec)
+#define REPEAT4(x) (x)
+#define ANY(condition) (wasm_v128_any_true((v128_t)(condition)))
+#define LOAD_SOME(from, count) load_copied(from, count)
+#define STORE_SOME(to, count, values) memcpy(to, &(values), (count) * sizeof(float))
 #else
 #include <arm_neon.h>
 #define VECTOR_BYTES 16

@@ -88,10 +88,12 @@ class Packer:
 
     Args:
         dtype: of the weights, "float32", "bfloat16" or "int8". Biases, norms and embeddings are fp32.
+        panel_width: outputs whose weights are together; default: those of the loaded library.
     """
 
-    def __init__(self, dtype: str):
+    def __init__(self, dtype: str, panel_width: int | None = None):
         self.dtype = dtype
+        self.panel_width = panel_width or loaded_library().panel_width()
         self.tensors: list[Tensor] = []
         self.pages = LargePages()
         self.inner_registers = 0  # that a row needs within the sub-layers of a stack
@@ -125,7 +127,7 @@ class Packer:
         packed = Linear(ENUMS["Type"].index(self.dtype), inputs, outputs)
         packed.bias, packed.scales, packed.offsets = (self.address(values) for values in rows[1:])
         words = rows.weight.contiguous().view(torch.int32)  # of one to four inputs
-        panels = words.view(-1, loaded_library().panel_width(), words.shape[1])
+        panels = words.view(-1, self.panel_width, words.shape[1])
         packed.weights = self.address(copy(panels.transpose(1, 2)))
         return packed
 

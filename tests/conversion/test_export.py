@@ -53,8 +53,8 @@ def few_sentences(monkeypatch):
     monkeypatch.setattr(exporting, "SENTENCES", 20)
 
 
-def saved(folder, tokenizer=TOKENIZER, noise=0.3, **fields):
-    """A saved model with random norms, scales and biases, so that no 1 or 0 hides a mistake."""
+def noisy_model(tokenizer=TOKENIZER, noise=0.3, **fields):
+    """A model with random norms, scales and biases, so that no 1 or 0 hides a mistake."""
     model = tiny_model(tokenizer, **{"encoder_layers": 2, "decoder_layers": 2, **fields})
     generator = torch.Generator().manual_seed(2)
     for warmup in branch_warmups(model):
@@ -65,7 +65,11 @@ def saved(folder, tokenizer=TOKENIZER, noise=0.3, **fields):
                 parameter.uniform_(0.5, 1.5, generator=generator)
             else:
                 parameter.add_(noise * torch.randn(parameter.shape, generator=generator))
-    return save_checkpoint(model, tokenizer, folder)
+    return model
+
+
+def saved(folder, tokenizer=TOKENIZER, noise=0.3, **fields):
+    return save_checkpoint(noisy_model(tokenizer, noise, **fields), tokenizer, folder)
 
 
 def needs(target):
@@ -238,7 +242,7 @@ def test_arguments_are_checked_before_the_model_is_loaded(tmp_path, monkeypatch)
 def test_a_mode_says_where_it_exports_to():
     assert "exports to: ctranslate2" in describe_mode("pre_ln", targets_of("pre_ln"))
     assert "ctranslate2 (as post_ln)" in describe_mode("admin", targets_of("admin"))
-    assert "exports to: onnx, torch (" in describe_mode("resi_dual", targets_of("resi_dual"))
+    assert "exports to: onnx, torch, web (" in describe_mode("resi_dual", targets_of("resi_dual"))
 
 
 @needs_kernels

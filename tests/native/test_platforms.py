@@ -27,7 +27,7 @@ TARGETS = {
 def test_kernels_compile(target, tmp_path):
     name = TARGETS[target]
     compiler = [sys.executable, *f"-m ziglang cc -target {target} -shared".split(), *SETUP["FLAGS"]]
-    compiler += ["-O1", "-Wall", "-Wno-ignored-optimization-argument", "-Werror"]
+    compiler += ["-pthread", "-O1", "-Wall", "-Wno-ignored-optimization-argument", "-Werror"]
     flags = SETUP["INSTRUCTION_SETS"][target.partition("-")[0]][name].split()
     flags = [flag.replace("-march=armv8.2-a", "-mcpu=generic+v8_2a") for flag in flags]
     sources = [*(ROOT / "residual_hf/native").glob("*.c")]

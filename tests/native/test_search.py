@@ -24,11 +24,12 @@ from residual_hf.native.state import DecoderState
 
 pytestmark = needs_kernels
 SCORES = {"return_dict_in_generate": True, "hypothesis_scores": True}
+PAIRS = [[token, other] for token in range(4, 60) for other in (11, 12, 13)]
 DRAWN = {
     "min_new_tokens": [2, 6],
     "no_repeat_ngram_size": [1, 2, 3],
     "repetition_penalty": [0.7, 1.3],
-    "bad_words_ids": [[[5], [6, 7], [8, 9, 10]], [[token, other] for token in range(4, 60) for other in (11, 12, 13)]],
+    "bad_words_ids": [[[5], [6, 7], [8, 9, 10]], [[2, token] for token in range(4, 190)], PAIRS],
     "suppress_tokens": [[*range(20, 120)]],
     "begin_suppress_tokens": [[2, *range(60, 90)]],
     "forced_bos_token_id": [7],
@@ -118,6 +119,15 @@ def test_a_decoder_alone_continues_prompts_with_the_same_bits(mode, in_c):
         request.pop("repetition_penalty", None)  # which has a length of each prompt
         assert_same(model, request)
     assert in_c == [True] * 30
+
+
+@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+@pytest.mark.parametrize("length_penalty", [-0.1, 0.0, 0.6, 2.0])
+def test_sentences_end_at_the_same_length(early_stopping, length_penalty):
+    """Most of 40 sentences finish more hypotheses than they keep."""
+    options = {"early_stopping": early_stopping, "length_penalty": length_penalty, "num_return_sequences": 3}
+    request = {"input_ids": make_sources(random.Random(1), 40, False), "num_beams": 3, "max_new_tokens": 50}
+    assert_same(make_model("resi_dual"), request | options)
 
 
 @pytest.mark.parametrize("beams", [1, 4])

@@ -1,0 +1,180 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Export to a web page: static files that translate in a browser or in Node, with the kernels in WebAssembly."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from residual_hf._version import __version__
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import write_atomically
+from residual_hf.generation import long_text
+from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.model import placeholders, translation_inputs
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.embeddings import first_position, positions_padding
+from residual_hf.model.translation_inputs import TranslationInputs
+from residual_hf.native.image import KERNELS, PANEL_WIDTH, Image, layout
+from residual_hf.native.structures import interface_version
+from residual_hf.native.support import unsupported_stack
+from residual_hf.native.weights import Packer, last_position
+
+from .exported_model import Model, Sentences, end_tokens, translate_greedily
+
+PAGE = files(__package__) / "web"
+WEIGHTS = "model.bin"
+STRUCTURES = ("Source", "Memory", "Search", "Rule")
+PATTERNS = {
+    placeholders: ("PLACEHOLDER", "EMOJI_RUN", "EMOJI", "WORD", "BARE_WORD", "TAG", "SPAN", "TOKEN", "LETTERS"),
+    translation_inputs: ("TAG_PATTERN", "BEFORE_SENTENCE"),
+    long_text: ("SENTENCE_END", "JOINED", "UNSPACED"),
+}
+WORD = r"\p{L}\p{N}_"
+PART = re.compile(r"\[\^\\W((?:\\.|[^\]\\])*)\]|\[(?:\\.|[^\]\\])*\]|\\U[0-9a-f]{8}|\\.")
+ESCAPE = re.compile(r"\\U([0-9a-f]{8})|\\(.)")
+
+
+def javascript(pattern: str) -> str:
+    """A pattern of `re` for a `RegExp` with the flag `u`, whose own `\\w` and `\\d` are those of ASCII."""
+
+    def escape(match: re.Match[str]) -> str:
+        digits, letter = match.groups()
+        if digits:
+            return rf"\u{{{int(digits, 16):x}}}"
+        if letter in "\"'#":  # which need none
+            return letter
+        return {"w": WORD, "d": r"\p{Nd}"}.get(letter, match[0])
+
+    def part(match: re.Match[str]) -> str:
+        if match[1] is not None:  # [^\W...]: a character of words, but none of these
+            return f"(?:(?![{ESCAPE.sub(escape, match[1])}])[{WORD}])"
+        if match[0] in (r"\w", r"\W"):
+            return ("[^" if match[0] == r"\W" else "[") + f"{WORD}]"
+        return ESCAPE.sub(escape, match[0])
+
+    return PART.sub(part, pattern)
+
+
+class WebTarget:
+    """A folder for any server of files, with the weights of the kernels of Python in int8, and tables of float16."""
+
+    requires: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ("int8",)
+
+    def plain_mode(self, mode: str) -> str | None:
+        return mode
+
+    def check(self, config: ResidualConfig) -> None:
+        """Raise `InputError` for a model that the page cannot use, or without the library."""
+        if not config.is_encoder_decoder or config.conv_channels:
+            raise InputError("--to web: only for a translation model (an encoder-decoder that reads text)")
+        if not KERNELS.exists():
+            raise InputError(
+                f"--to web: {KERNELS.name} was not built: install a wheel of residual_hf or, from its sources, "
+                "`pip install ziglang setuptools` and `pip install --no-build-isolation .` (in a clone: "
+                "`python setup.py build_ext --inplace`)"
+            )
+
+    def write(self, model: Model, tokenizer: Any, folder: Path) -> None:
+        """Write the page, the library, the weights and `model.json`; `tokenizer.json` comes with all exports."""
+        if not getattr(tokenizer, "is_fast", False) or TranslationInputs(model.config, tokenizer).has_own_codes:
+            raise InputError(f"--to web: {type(tokenizer).__name__} given, must be a tokenizer of tokenizer.json")
+        for source in PAGE.iterdir():
+            write_atomically(folder / source.name, source.read_bytes())
+        shutil.copyfile(KERNELS, folder / KERNELS.name)
+        description = {"residual_hf": __version__, "interface": interface_version()}
+        description |= packed(model, folder / WEIGHTS) | search_of(model) | texts_of(model, tokenizer)
+        write_atomically(folder / "model.json", json.dumps(description, ensure_ascii=False) + "\n")
+        for name in ("README.md", "index.html"):
+            text = (folder / name).read_text("utf-8").replace("TITLE", title_of(model.config))
+            write_atomically(folder / name, text)
+
+    def translate(self, model: Model, tokenizer: Any, folder: Path, sources: Sentences, limit: int) -> Sentences:
+        """By the kernels of Python, which have the same weights; without them, by PyTorch in float32."""
+        settings: Any = {"num_beams": 1, "do_sample": False, "decoding_dtype": "int8"}
+        return translate_greedily(model.config, sources, partial(model.generate, max_new_tokens=limit, **settings))
+
+
+@torch.no_grad()
+def packed(model: Model, path: Path) -> dict[str, Any]:
+    """Write the weights; returns where a loader finds them. The tables of the model are rounded to float16."""
+    packer, config = Packer("int8", PANEL_WIDTH), model.config
+    stacks = {name: model.model.get_submodule(name) for name in ("encoder", "decoder")}
+    for stack in stacks.values():
+        for table in (stack.embed_tokens, stack.embed_positions):
+            for values in () if table is None else (*table.parameters(), *table.buffers()):
+                values.copy_(values.half())
+        if (reason := unsupported_stack(stack)) is not None:
+            raise InputError(f"--to web: {reason}")
+    found = {name: packer.stack(stack) for name, stack in stacks.items()}
+    found["decoder"].logits = packer.linear(model.output_weight, model.lm_head.bias, padding_bias=-torch.inf)
+    image = Image(packer.tensors)
+    places = {name: image.add([stack]) for name, stack in found.items()}
+    sizes = {"layers", "stride", "attention_width"}
+    stack_sizes = {name: {field: getattr(stack, field) for field in sizes} for name, stack in found.items()}
+    limits = [limit for stack in stacks.values() if (limit := last_position(stack)) is not None]
+    return {
+        "image": image.write(path),
+        "stacks": {name: {"place": places[name], **stack_sizes[name]} for name in found},
+        "layouts": {name: layout(name) for name in STRUCTURES},
+        "firstPosition": first_position(positions_padding(config)),
+        "positions": min(limits, default=None),
+    }
+
+
+def search_of(model: Model) -> dict[str, Any]:
+    """What the search reads."""
+    settings = DecodingSettings.of_model(model, {})
+    names = ("num_beams", "length_penalty", "early_stopping", "max_length_a", "max_length_b")
+    config = model.config
+    tokens = {"start": config.decoder_start_token_id, "ends": end_tokens(config), "pad": config.pad_token_id}
+    return {"search": {**{name: getattr(settings, name) for name in names}, **tokens}}
+
+
+def texts_of(model: Model, tokenizer: Any) -> dict[str, Any]:
+    """What happens to text before and after the model: the data of `TranslationInputs` for `text.js`."""
+    inputs = TranslationInputs(model.config, tokenizer)
+    (source, target), forced = inputs.pair, model.generation_config.forced_bos_token_id
+    own_target = getattr(tokenizer, "target_tokenizer", None)
+    number = tokenizer.convert_tokens_to_ids if own_target is None else own_target.token_to_id
+    targets = [{"language": target, "prefix": getattr(model.config, "prefix", None) or "", "forced": forced}]
+    if inputs.tags:
+        chosen = sorted(inputs.tags.items())
+        targets = [{"language": code, "prefix": f"{tag} ", "forced": forced} for code, tag in chosen]
+        if inputs.tags_targets:
+            targets = [{"language": code, "prefix": "", "forced": number(tag)} for code, tag in chosen]
+    lowers = None not in inputs.pair and not inputs.is_monolingual
+    return {
+        "source": source,
+        "targets": targets,
+        "hasTarget": own_target is not None,
+        "text": {
+            "patterns": {
+                name: javascript(getattr(module, name).pattern) for module, names in PATTERNS.items() for name in names
+            },
+            "placeholders": list(placeholders.PLACEHOLDER_TOKENS) if inputs.has_placeholders else [],
+            "lowersCapitals": lowers and not getattr(model.config, "reads_capitals", False),
+            "wordInCapitals": translation_inputs.WORD_IN_CAPITALS,
+            "readsAll": inputs.is_monolingual,
+            "tagsSources": bool(inputs.tags) and not inputs.tags_targets,
+            "tagsTargets": inputs.tags_targets,
+            "splitsSpecial": bool(getattr(tokenizer, "split_special_tokens", False)),
+            "known": getattr(tokenizer, "known_tokens", None),
+            "unknown": tokenizer.unk_token_id,
+            "special": sorted(tokenizer.all_special_ids),
+        },
+    }
+
+
+def title_of(config: ResidualConfig) -> str:
+    named = filter(None, (config.source_lang, config.target_lang))
+    pair = [re.sub(r"[^\w-]", "", language) for language in named]  # in HTML and YAML
+    return f"Translate {' to '.join(pair)}" if len(pair) == 2 else "Translate"

@@ -1,0 +1,177 @@
+// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+// What happens to a text before and after the model, as in `residual_hf.model.translation_inputs` and `placeholders`.
+// Edits of a text are [start, end, new], in order and side by side.
+
+export class Texts {
+  constructor(model) {
+    this.of = model.text;
+    this.source = model.source;
+    this.patterns = Object.fromEntries(
+      Object.entries(model.text.patterns).map(([name, pattern]) => [name, new RegExp(pattern, "gu")]),
+    );
+  }
+
+  // The translation of a text that the model does not read, or null.
+  kept(text) {
+    if (!text.trim()) return "";
+    if (this.of.readsAll) return null;
+    if (this.of.tagsSources || this.of.tagsTargets) text = this.withoutTag(text);
+    return /(?!\p{Lm}|ℹ)\p{L}/u.test(text.replace(this.patterns.PLACEHOLDER, "")) ? null : text;
+  }
+
+  withoutTag(text) {
+    const tag = this.#first("TAG_PATTERN", text);
+    return tag?.index === 0 ? text.slice(tag[0].length).replace(/^ /, "") : text;
+  }
+
+  // The edits of a text as the model reads it.
+  edits(text) {
+    const edits = this.of.placeholders.length ? this.#masked(text) : this.#withoutEmoji(text);
+    if (!this.#inLowerCase(text)) return edits;
+    return this.#rewritten(text, (word, at) => this.#lower(word, text, at), edits);
+  }
+
+  // A translation with the placeholders, emoji and capitals of its source.
+  restored(translation, source, target) {
+    const edits = this.edits(source);
+    const own = this.of.placeholders.length ? this.#withSpans(translation, source, edits) : this.#withEmoji(translation, source, edits);
+    if (!this.#inLowerCase(source)) return edited(translation, own);
+    return edited(translation, this.#rewritten(translation, (word) => upper(word, target), own));
+  }
+
+  // Parts of a text that fit the model, each with the space behind it: halves end at a sentence or at a space.
+  *split(text, fits) {
+    const part = text.trimEnd();
+    if (part.length < 2 || fits(part)) {
+      yield [part, text.slice(part.length)];
+      return;
+    }
+    const cut = this.#middleEnd(this.patterns.SENTENCE_END, part) ?? this.#middleEnd(/\s+/gu, part) ?? part.length >> 1;
+    yield* this.split(text.slice(0, cut), fits);
+    yield* this.split(text.slice(cut), fits);
+  }
+
+  // The space between translations, the first of a source that `space` follows: none in scripts without spaces.
+  spaceBetween(source, space, before, after) {
+    const [left, right] = [before, after].map((text, i) => this.#is("JOINED", [...text].at(i - 1)));
+    if (left && right) return space.replace(/^ /, "");
+    return space || (this.#is("UNSPACED", [...source].at(-1)) && !left && !right ? " " : "");
+  }
+
+  #middleEnd(pattern, text) {
+    const ends = [...text.matchAll(pattern)].map((match) => match.index + match[0].length).filter((end) => end < text.length);
+    const distance = (end) => Math.abs(end - (text.length >> 1));
+    return ends.sort((a, b) => distance(a) - distance(b))[0];
+  }
+
+  #is(name, character = "") {
+    return new RegExp(`^(?:${this.of.patterns[name]})`, "u").test(character);
+  }
+
+  #first(name, text) {
+    return new RegExp(this.of.patterns[name], "u").exec(text);
+  }
+
+  #inLowerCase(text) {
+    if (!this.of.lowersCapitals) return false;
+    const words = text.replace(this.patterns.TAG, "").replace(this.patterns.PLACEHOLDER, "").match(this.patterns.LETTERS) ?? [];
+    const areCapitals = words.every((word) => /^[\p{Uppercase}ß'’]*$/u.test(word));
+    return areCapitals && words.some((word) => [...word].length >= this.of.wordInCapitals);
+  }
+
+  #lower(word, text, at) {
+    const small = word.toLocaleLowerCase(caseLocale(this.source));
+    const isPronoun = word === "I" || /^I['’]/.test(word);
+    const before = new RegExp(this.of.patterns.BEFORE_SENTENCE, "u").test(text.slice(0, at));
+    if (!before && !(isPronoun && this.source.startsWith("en"))) return small;
+    const [first] = small;
+    return upper(first, this.source) + small.slice(first.length);
+  }
+
+  // Edits with other words, outside of spans and of the edits `taken`.
+  #rewritten(text, change, taken) {
+    const kept = [...this.#spans(text).filter((span) => !taken.some((edit) => overlap(span, edit))), ...taken];
+    const edits = [...taken];
+    let place = 0;
+    for (const [start, end] of [...kept.sort(inOrder), [text.length, text.length]]) {
+      for (const word of text.slice(place, start).matchAll(this.patterns.LETTERS)) {
+        const at = place + word.index;
+        const fresh = change(word[0], at);
+        if (fresh !== word[0]) edits.push([at, at + word[0].length, fresh]);
+      }
+      place = end;
+    }
+    return edits.sort(inOrder);
+  }
+
+  #spans(text) {
+    return [...text.matchAll(this.patterns.SPAN)].map((match) => [match.index, match.index + match[0].length, match[0]]);
+  }
+
+  #masked(text) {
+    const spans = this.#spans(text);
+    const names = new Map([...new Set(spans.map(([, , span]) => span))].map((span, i) => [span, this.of.placeholders[i]]));
+    return spans.map(([start, end, span]) => [start, end, names.get(span)]).filter(([, , name]) => name);
+  }
+
+  #withSpans(translation, source, edits) {
+    const spans = new Map(edits.map(([start, end, token]) => [token, source.slice(start, end)]));
+    const left = {};
+    for (const [, , token] of edits) left[token] = (left[token] ?? 0) + 1;
+    return [...translation.matchAll(this.patterns.TOKEN)].map(({ index, 0: token }) => {
+      left[token] = (left[token] ?? 0) - 1;
+      const end = index + token.length;
+      return left[token] < 0 ? removal(translation, index, end) : [index, end, spans.get(token)];
+    });
+  }
+
+  #withoutEmoji(text) {
+    const edits = [...text.matchAll(this.patterns.EMOJI_RUN)].map(({ index, 0: run }) => {
+      const end = index + run.length;
+      const isLast = text[index - 1] === " " && text[end] !== " ";
+      return isLast ? [index - 1, end, ""] : removal(text, index, end);
+    });
+    return /[\p{L}\p{N}]/u.test(edited(text, edits)) ? edits : [];
+  }
+
+  #withEmoji(translation, source, edits) {
+    const read = edited(source, edits).length;
+    const found = [];
+    let shift = 0;
+    for (const [start, end, fresh] of edits) {
+      shift += fresh.length - (end - start);
+      const taken = source.slice(start, end);
+      if (fresh || this.#first("EMOJI", taken.trim())?.index !== 0) continue;
+      if (!source.slice(0, start).trim()) {
+        found.push([0, 0, taken]);
+        continue;
+      }
+      const wanted = ((end + shift) / read) * translation.length;
+      const beforeMark = source.slice(end, end + 1).trim() && !taken.endsWith(" ");
+      const words = [...translation.matchAll(this.patterns[beforeMark ? "BARE_WORD" : "WORD"])];
+      const ends = words.map((word) => word.index + word[0].length);
+      const [place = 0] = ends.sort((a, b) => Math.abs(a - wanted) - Math.abs(b - wanted));
+      found.push([place, place, (taken.trim() === taken ? "" : " ") + taken.trim()]);
+    }
+    return found.sort((a, b) => a[0] - b[0]);
+  }
+}
+
+export function edited(text, edits) {
+  let [result, place] = ["", 0];
+  for (const [start, end, fresh] of edits) {
+    result += text.slice(place, start) + fresh;
+    place = end;
+  }
+  return result + text.slice(place);
+}
+
+// The edit that removes a part of a text, and the space behind it if there is one before it.
+function removal(text, start, end) {
+  return [start, end + (text[end] === " " && [" ", undefined].includes(text[start - 1])), ""];
+}
+
+const inOrder = (a, b) => a[0] - b[0] || a[1] - b[1];
+const overlap = (a, b) => a[0] < b[1] && b[0] < a[1];
+const caseLocale = (language) => (/^(tr|tur|az|aze|azj)(?![a-z])/.test(language ?? "") ? "tr" : "en");
+const upper = (word, language) => word.toLocaleUpperCase(caseLocale(language));

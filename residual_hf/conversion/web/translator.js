@@ -1,0 +1,201 @@
+// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+// Translation with a model that `residual-hf export --to web` has written, in browsers, workers and Node:
+//
+//     import { Translator } from "./translator.js";
+//     const translator = await Translator.load("./");
+//     await translator.translate("Good morning. How are you?");
+//     for await (const part of translator.stream(text)) console.log(part);
+
+import { Kernels } from "./kernels.js";
+import { Texts, edited } from "./text.js";
+import { Tokenizer } from "./tokenizers.js";
+
+// An error whose message says what to do.
+export class TranslatorError extends Error {}
+
+export class Translator {
+  // Load a model from the folder `url`, by default that of this module. `progress(bytes, of)` is called meanwhile.
+  static async load(url = new URL("./", import.meta.url), { progress = () => {} } = {}) {
+    const base = new URL(String(url).replace(/\/?$/, "/"), globalThis.document?.baseURI ?? import.meta.url);
+    const names = ["model.json", "tokenizer.json"];
+    const [model, tokenizer] = await Promise.all(names.map(async (name) => parsed(name, await read(new URL(name, base)))));
+    const target = model.hasTarget ? parsed("target_tokenizer.json", await read(new URL("target_tokenizer.json", base))) : null;
+    const library = await read(new URL("kernels.wasm", base));
+    let kernels;
+    try {
+      kernels = new Kernels((await WebAssembly.instantiate(library)).instance, model);
+    } catch (error) {
+      throw new TranslatorError(`kernels.wasm cannot run here (${error.message}). A current browser or Node 18 is needed.`);
+    }
+    await kernels.load((write) => download(new URL("model.bin", base), model.image.size, write, progress));
+    return new Translator(model, kernels, tokenizer, target);
+  }
+
+  constructor(model, kernels, tokenizer, target) {
+    this.model = model;
+    this.kernels = kernels;
+    this.texts = new Texts(model);
+    this.tokenizer = tokenizerOf(tokenizer, model.text);
+    this.target = target ? tokenizerOf(target, model.text) : this.tokenizer;
+  }
+
+  // Codes of the source language (or null) and of the target languages.
+  get languages() {
+    return { source: this.model.source, targets: this.model.targets.map(({ language }) => language) };
+  }
+
+  // The translation of a text, or the translations of several. Options: `beams` (1: greedy search), `to` (a target
+  // language), `split` (false: each text is a sentence).
+  async translate(texts, options = {}) {
+    if (Array.isArray(texts)) {
+      const found = [];
+      for (const text of texts) found.push(await this.translate(text, options));
+      return found;
+    }
+    let all = "";
+    for await (const part of this.stream(texts, options)) all += part;
+    return all;
+  }
+
+  // Parts of the translation of a text as they are ready, whose sum is the translation.
+  async *stream(text, { beams = this.model.search.num_beams, to, split = true } = {}) {
+    if (typeof text !== "string") throw new TypeError("text: must be a string");
+    if (!Number.isInteger(beams) || beams < 1 || beams > 1000) throw new RangeError("beams: must be from 1 to 1000");
+    const target = this.#targetOf(to);
+    let last = null; // the part before: its source, the space behind it, and its translation
+    for (const [part, space] of this.#parts(text, target, split)) {
+      const translation = this.#sentence(part, target, beams);
+      const between = last ? this.texts.spaceBetween(last.part, last.space, last.translation, translation) : "";
+      last = { part, space, translation };
+      yield between + translation;
+      await null;
+    }
+    if (last) yield last.space;
+  }
+
+  // Token ids of the translation of source ids.
+  search(ids, target = this.model.targets[0], beams = this.model.search.num_beams) {
+    const { search, positions } = this.model;
+    const most = Math.floor(search.max_length_a * ids.length + search.max_length_b);
+    return this.kernels.search(ids, {
+      beams,
+      lengthPenalty: search.length_penalty,
+      earlyStopping: search.early_stopping,
+      limit: Math.max(1, positions === null ? most : Math.min(most, positions - 1)),
+      forced: target.forced,
+    });
+  }
+
+  encode(text, target = this.model.targets[0]) {
+    const { known, unknown } = this.model.text;
+    const ids = this.tokenizer.encode(target.prefix + edited(text, this.texts.edits(text))).ids;
+    return known ? ids.map((id) => (id < known[0] ? id : unknown)) : ids;
+  }
+
+  #sentence(text, target, beams) {
+    const kept = this.texts.kept(text);
+    if (kept !== null) return kept;
+    const special = this.model.text.special;
+    const ids = this.search(this.encode(text, target), target, beams).filter((id) => !special.includes(id));
+    let translation = ids.length ? this.target.decode(ids, { clean_up_tokenization_spaces: false }) : "";
+    if (this.model.text.tagsTargets) translation = this.texts.withoutTag(translation);
+    return this.texts.restored(translation, text, target.language);
+  }
+
+  // Sentences, or parts of those that are too long, each with the space behind it.
+  *#parts(text, target, split) {
+    const { positions } = this.model;
+    const fits = (part) => positions === null || this.encode(part, target).length <= positions;
+    if (!split && fits(text)) return yield [text, ""];
+    for (const sentence of split ? sentencesOf(text, this.model.source) : [text]) {
+      const own = split ? sentence.trimStart() : sentence;
+      if (own !== sentence) yield ["", sentence.slice(0, sentence.length - own.length)];
+      if (own) yield* this.texts.split(own, fits);
+    }
+  }
+
+  #targetOf(language) {
+    const { targets } = this.model;
+    const found = language === undefined ? targets[0] : targets.find((target) => target.language === language);
+    if (!found) throw new RangeError(`to: ${language} given, must be one of ${this.languages.targets.join(", ")}`);
+    return found;
+  }
+}
+
+// With the white space behind them. ICU ends one after "Mr." and the like.
+function* sentencesOf(text, language) {
+  let before = "";
+  for (const { segment } of segmenter(language).segment(text)) {
+    before += segment;
+    if (/(?:^|[\s(])(?:\p{Lu}|Mrs?|Ms|Dr|Prof|St|Nr|No|vs|etc|z\. ?B|d\. ?h)\.\s$/u.test(before)) continue;
+    yield before;
+    before = "";
+  }
+  if (before) yield before;
+}
+
+function segmenter(language) {
+  try {
+    return new Intl.Segmenter(language ?? undefined, { granularity: "sentence" });
+  } catch {
+    return new Intl.Segmenter(undefined, { granularity: "sentence" }); // not a code of BCP 47
+  }
+}
+
+// Special tokens in a text are text where the tokenizer of Python says so.
+function tokenizerOf(described, { splitsSpecial }) {
+  const added_tokens = described.added_tokens.filter((token) => !(splitsSpecial && token.special));
+  const tokenizer = new Tokenizer({ ...described, added_tokens }, {});
+  const { model } = tokenizer;
+  if (described.model.type === "Unigram" && described.model.byte_fallback) {
+    const encode = model.encode.bind(model); // which leaves unknown characters as they are
+    model.encode = (words) => encode(words).flatMap((piece) => (model.tokens_to_ids.has(piece) ? piece : bytesOf(piece)));
+  }
+  return tokenizer;
+}
+
+function bytesOf(piece) {
+  return Array.from(new TextEncoder().encode(piece), (byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`);
+}
+
+function parsed(name, bytes) {
+  try {
+    return JSON.parse(new TextDecoder().decode(bytes));
+  } catch {
+    throw new TranslatorError(`${name} is damaged: copy it again.`);
+  }
+}
+
+async function open(url) {
+  if (url.protocol === "file:" && globalThis.process?.versions?.node) {
+    const { readFile } = await import("node:fs/promises");
+    try {
+      return new Response(await readFile(url));
+    } catch (error) {
+      throw new TranslatorError(`${url.pathname} cannot be read (${error.code}).`);
+    }
+  }
+  if (url.protocol === "file:") {
+    throw new TranslatorError("Browsers do not read files of a folder: run `python -m http.server` in it, and open http://localhost:8000");
+  }
+  const answer = await fetch(url).catch((error) => {
+    throw new TranslatorError(`${url.pathname} cannot be loaded (${error.message}).`);
+  });
+  if (!answer.ok) throw new TranslatorError(`${url.pathname} cannot be loaded (${answer.status} ${answer.statusText}).`);
+  return answer;
+}
+
+async function read(url) {
+  return new Uint8Array(await (await open(url)).arrayBuffer());
+}
+
+// `write(at, part)` gets the bytes of a file as they come.
+async function download(url, size, write, progress) {
+  const reader = (await open(url)).body.getReader();
+  let at = 0;
+  for (let next; !(next = await reader.read()).done; at += next.value.length) {
+    if (at + next.value.length <= size) write(at, next.value);
+    progress(at + next.value.length, size);
+  }
+  if (at !== size) throw new TranslatorError(`${url.pathname} has ${at} bytes, must have ${size}: copy it again.`);
+}

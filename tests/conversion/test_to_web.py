@@ -1,0 +1,277 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The page of `export --to web` in Node and Chromium, against the kernels of Python in int8."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from conversion.test_export import OURS, PAIR, TOKENIZER, noisy_model, saved
+from huggingface_hub import ModelCard
+from support.browser import CHROMIUM, browser, served
+from support.native_library import needs_kernels
+from support.single_stacks import causal
+from support.tiny_translator import SENTENCES, tiny_tokenizer
+
+from residual_hf.base.errors import InputError
+from residual_hf.checkpoint import save_checkpoint
+from residual_hf.cli import main
+from residual_hf.conversion import to_web
+from residual_hf.conversion.export import export
+from residual_hf.conversion.to_web import WebTarget
+from residual_hf.data.data_settings import TOKENIZER_KINDS, TokenizerSettings
+from residual_hf.data.tokenizer_training import train_tokenizer
+from residual_hf.generation.decode import search
+from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.translator import Translator
+from residual_hf.model.placeholders import PLACEHOLDER_TOKENS, SPAN
+from residual_hf.native.image import KERNELS
+
+NODE = shutil.which("node")
+pytestmark = [
+    needs_kernels,
+    pytest.mark.skipif(NODE is None, reason="node is not installed"),
+    pytest.mark.skipif(not KERNELS.exists(), reason="kernels.wasm was not built: ziglang is not installed"),
+]
+SCRIPT = Path(__file__).parents[1] / "support" / "translate.mjs"
+FIELDS = {
+    "hybrid": {"encoder_ln_mode": "admin", "decoder_ln_mode": "pre_ln"},
+    "embedding norm": {"ln_mode": "pre_ln", "embedding_norm": True, "activation_function": "gelu"},
+    "fix_norm": {"ln_mode": "post_ln", "fix_norm": True, "output_bias": True, "scale_embedding": False},
+    "no positions": {"ln_mode": "pre_ln", "position_embedding_type": "none", "layer_norm_eps": 1e-2},
+    "all tokens": {"ln_mode": "post_ln", "position_counting": "all_tokens", "position_embedding_type": "learned"},
+    "rms_norm": {"ln_mode": "pre_ln", "norm_type": "rms_norm"},
+    "swish": {"ln_mode": "resi_dual", "activation_function": "silu", "encoder_layers": 3},
+}
+CASES = {name: {"ln_mode": name} for name in OURS} | FIELDS
+
+
+def in_node(*requests):
+    """What Node makes of requests, see `translate.mjs`."""
+    process = subprocess.run([NODE, SCRIPT], input=json.dumps(requests), capture_output=True, text=True, timeout=250)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+def site_of(folder, tokenizer=TOKENIZER, length=10, **fields):
+    """A model whose tables are of float16, as those of the page to which it is exported, and its page."""
+    model = noisy_model(tokenizer, **fields)
+    model.generation_config.max_length_a, model.generation_config.max_length_b = 0.0, length
+    site = folder / "site"
+    site.mkdir()
+    WebTarget().write(model, tokenizer, site)
+    tokenizer.save_pretrained(site)
+    return model, tokenizer, site
+
+
+def in_int8(model, tokenizer, beams=1):
+    return Translator(model, tokenizer, DecodingSettings.of_model(model, {"num_beams": beams, "dtype": "int8"}))
+
+
+def found_by_python(model, tokenizer, sources, beams):
+    """The translations of token ids by the kernels of Python."""
+    return [best[0].ids for best in search(model, sources, in_int8(model, tokenizer, beams).settings)]
+
+
+def random_sources(count, longest=12):
+    numbers = torch.Generator().manual_seed(3)
+    lengths = torch.randint(1, longest, (count,), generator=numbers).tolist()
+    return [[*torch.randint(4, 90, (length,), generator=numbers).tolist(), 2] for length in lengths]
+
+
+SOURCES, BEAMS = random_sources(12), (1, 4)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """The model of each case, and what Node finds with one beam and with four."""
+    exported = {name: site_of(tmp_path_factory.mktemp("web"), **fields) for name, fields in CASES.items()}
+    sites = [str(site) for *_, site in exported.values()]
+    results = iter(in_node(*({"site": site, "ids": SOURCES, "beams": beams} for site in sites for beams in BEAMS)))
+    return {name: (model, [next(results)["ids"] for _ in BEAMS]) for name, (model, *_) in exported.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_ids_are_those_of_the_kernels_of_python(found, name):
+    model, ids = found[name]
+    assert ids == [found_by_python(model, TOKENIZER, SOURCES, beams) for beams in BEAMS]
+
+
+def test_200_sentences_have_the_ids_of_the_kernels_of_python(tmp_path):
+    model, tokenizer, site = site_of(tmp_path, ln_mode="resi_dual", d_model=48, length=12)
+    sources = random_sources(200, longest=40)
+    (found,) = in_node({"site": str(site), "ids": sources, "beams": 5})
+    expected = found_by_python(model, tokenizer, sources, 5)
+    assert sum(ours == theirs for ours, theirs in zip(found["ids"], expected, strict=True)) >= 199  # a tie
+
+
+TEXTS = [
+    *SENTENCES,
+    "",
+    " ",
+    "12 % (34)",
+    "two cats 😀 sleep",
+    "😀👍🏽 a dog",
+    "TWO CATS SLEEP. A DOG RUNS",
+    "two  cats",
+    " two cats ",
+    "</s> cats <s>",
+    "two\u00a0cats {name} https://a.org/x sleep",
+    "zwei Katzen schlafen " * 30,
+]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"source_lang": "en", "target_lang": "de"},
+        {"placeholders": True},
+        {"source_lang": "de", "target_lang": "de"},
+        {"source_lang": "tr", "target_lang": "en", "split": True},
+    ],
+    ids=str,
+)
+def test_texts_are_translated_as_by_the_translator(tmp_path, fields):
+    tokenizer = tiny_tokenizer(*(PLACEHOLDER_TOKENS if "placeholders" in fields else ()))
+    tokenizer.split_special_tokens = fields.pop("split", False)
+    model, tokenizer, site = site_of(tmp_path, tokenizer, ln_mode="post_ln", **fields)
+    (found,) = in_node({"site": str(site), "texts": TEXTS, "encode": TEXTS[:-1], "options": {"split": False}})
+    translator = in_int8(model, tokenizer)
+    assert found["encoded"] == translator.encode(TEXTS[:-1])[0]
+    expected = translator.translate(TEXTS, long="split")
+    for text, ours, theirs in zip(TEXTS, expected, found["texts"], strict=True):
+        if "placeholders" not in fields or not SPAN.search(text):  # the translator searches again for lost spans
+            assert ours == theirs, text
+
+
+def test_sentences_of_a_text_keep_the_space_between_them(tmp_path):
+    model, tokenizer, site = site_of(tmp_path, ln_mode="post_ln", source_lang="en", target_lang="de")
+    text = "two cats sleep.  A small dog runs!\n\nMr. Cat sleeps.\n"
+    (found,) = in_node({"site": str(site), "texts": [text]})
+    parts = in_int8(model, tokenizer).translate(["two cats sleep.", "A small dog runs!", "Mr. Cat sleeps."])
+    assert found["texts"] == [f"{parts[0]}  {parts[1]}\n\n{parts[2]}\n"]
+
+
+def test_separate_vocabularies(tmp_path):
+    fields = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
+    fields["decoder_vocab_size"] = len(TOKENIZER) + 2
+    model, tokenizer, site = site_of(tmp_path, PAIR, ln_mode="pre_ln", **fields)
+    (found,) = in_node({"site": str(site), "texts": SENTENCES})
+    assert found["texts"] == in_int8(model, tokenizer).translate(SENTENCES)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_languages_are_chosen_by_their_tags(tmp_path, side):
+    tokenizer = tiny_tokenizer("<2de>", "<2en>")
+    model, tokenizer, site = site_of(tmp_path, tokenizer, ln_mode="post_ln", language_tags=side)
+    requests = ({"site": str(site), "texts": SENTENCES, "options": {"to": code}, "beams": 2} for code in ("en", "xx"))
+    found, wrong = in_node(*requests)
+    assert found["languages"] == {"source": None, "targets": ["de", "en"]}
+    assert found["texts"] == in_int8(model, tokenizer, 2).translate(SENTENCES, target_lang="en")
+    assert wrong == {"error": "to: xx given, must be one of de, en"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TOKENIZER_KINDS if kind != "pretokenized"])
+def test_tokenizers_of_every_kind_encode_alike(tmp_path, kind):
+    lines = [*SENTENCES, "Ein Café für 1.234 Ünïcode-Leute!", "don't  stop"] * 9
+    tokenizer = train_tokenizer(lines, TokenizerSettings(kind=kind, vocab_size=330), model_max_length=64)
+    _, tokenizer, site = site_of(tmp_path, tokenizer, ln_mode="post_ln")
+    texts = [*lines[:6], "unknown ñ 漢字 and ▁", "e\u0301 ﬁ Ａ", "tab\there"]
+    (found,) = in_node({"site": str(site), "encode": texts})
+    assert found["encoded"] == [tokenizer(text)["input_ids"] for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("model.bin", lambda content: content[:-9], "bytes, must have"),
+        ("model.bin", None, "cannot be read"),
+        ("tokenizer.json", lambda content: content[:-9], "tokenizer.json is damaged"),
+        ("kernels.wasm", lambda content: content[:-9], "kernels.wasm cannot run here"),
+        ("model.json", lambda content: content.replace(b'"interface": ', b'"interface": 1'), "of different versions"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, name, change, message):
+    *_, site = site_of(tmp_path, ln_mode="post_ln")
+    (site / name).unlink() if change is None else (site / name).write_bytes(change((site / name).read_bytes()))
+    (found,) = in_node({"site": str(site)})
+    assert message in found["error"]
+
+
+def test_command(tmp_path, capsys):
+    model, site = saved(tmp_path / "model", ln_mode="resi_dual", source_lang="en", target_lang="de"), tmp_path / "site"
+    (tmp_path / "text").write_text("\n".join(SENTENCES))
+    arguments = ["--to", "web", "--output-dir", str(site), "--verify-with", str(tmp_path / "text")]
+    assert main(["export", str(model), *arguments]) == 0
+    assert "of 4 translations identical in int8" in capsys.readouterr().out
+    assert json.loads((site / "export.json").read_text())["dtype"] == "int8"
+    assert ModelCard.load(site / "README.md").data.to_dict()["sdk"] == "static"
+    assert (site / "model.bin").stat().st_size == json.loads((site / "model.json").read_text())["image"]["size"]
+    assert "<title>Translate en to de</title>" in (site / "index.html").read_text()
+
+
+def test_refusals(tmp_path, monkeypatch):
+    alone = save_checkpoint(causal(ln_mode="post_ln", vocab_size=len(TOKENIZER)), TOKENIZER, tmp_path / "alone")
+    model = saved(tmp_path / "model", ln_mode="post_ln")
+    with pytest.raises(InputError, match="only for a translation model"):
+        export(alone, "web", tmp_path / "site")
+    with pytest.raises(InputError, match="'float32' given, must be one of int8"):
+        export(model, "web", tmp_path / "site", dtype="float32")
+    monkeypatch.setattr(to_web, "KERNELS", tmp_path / "kernels.wasm")
+    with pytest.raises(InputError, match="kernels.wasm was not built.*pip install ziglang"):
+        export(model, "web", tmp_path / "site")
+
+
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None or find_spec("websockets") is None, reason="Chromium or websockets is not installed"
+)
+MESSAGE, RESULT = (f"document.getElementById('{name}').textContent" for name in ("message", "result"))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_translates_what_is_typed(tmp_path, page, width):
+    model, tokenizer, site = site_of(tmp_path, ln_mode="resi_dual", source_lang="en", target_lang="de")
+    with served(site) as address:
+        page.open(address, width)
+        page.wait_for(f"{MESSAGE}.startsWith('Ready')")
+        page.value("document.getElementById('beams').value = 1; document.getElementById('text').focus()")
+        page.call("Input.insertText", text="two cats sleep. A small dog runs!")
+        page.wait_for("!document.getElementById('copy').disabled")
+    parts = in_int8(model, tokenizer).translate(["two cats sleep.", "A small dog runs!"])
+    assert page.value(RESULT) == " ".join(parts)
+    assert page.value("[source.textContent, target.textContent, text.lang]") == ["English", "German", "en"]
+    assert page.value("document.documentElement.scrollWidth") == width
+    columns = page.value("getComputedStyle(document.querySelector('.pair')).gridTemplateColumns.split(' ').length")
+    assert columns == (1 if width == 390 else 2)
+
+
+@needs_browser
+def test_a_link_opens_the_page_with_a_text(tmp_path, page):
+    model, tokenizer, site = site_of(tmp_path, ln_mode="post_ln")
+    with served(site) as address:
+        page.open(f"{address}#two%20cats", 800)
+        page.wait_for("!document.getElementById('copy').disabled")
+    assert page.value(RESULT) == in_int8(model, tokenizer).translate("two cats")
+
+
+@needs_browser
+@pytest.mark.parametrize("name", ["model.bin", "worker.js", "tokenizers.js", "model.json"])
+def test_the_page_names_a_missing_file_or_says_that_one_is_missing(tmp_path, page, name):
+    *_, site = site_of(tmp_path, ln_mode="post_ln")
+    (site / name).unlink()
+    with served(site) as address:
+        page.open(address, 800)
+        message = page.wait_for(f"document.getElementById('message').className && {MESSAGE}")
+    assert name in message if name.startswith("model") else message == "A file of this page cannot be loaded."
