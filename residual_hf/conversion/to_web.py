@@ -34,7 +34,7 @@ WEIGHTS = "model.bin"
 STRUCTURES = ("Source", "Memory", "Search", "Rule")
 PATTERNS = {
     placeholders: ("PLACEHOLDER", "EMOJI_RUN", "EMOJI", "WORD", "BARE_WORD", "TAG", "SPAN", "TOKEN", "LETTERS"),
-    translation_inputs: ("TAG_PATTERN", "BEFORE_SENTENCE"),
+    translation_inputs: ("TAG_PATTERN", "MARKUP", "BEFORE_SENTENCE"),
     long_text: ("SENTENCE_END", "JOINED", "UNSPACED"),
 }
 WORD = r"\p{L}\p{N}_"

@@ -114,7 +114,7 @@ TEXTS = [
     *SENTENCES,
     "",
     " ",
-    "12 % (34)",
+    *("12 % (34)", "<b>", "&nbsp;"),
     "two cats 😀 sleep",
     "😀👍🏽 a dog",
     "TWO CATS SLEEP. A DOG RUNS",

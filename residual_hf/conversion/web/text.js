@@ -16,7 +16,8 @@ export class Texts {
     if (!text.trim()) return "";
     if (this.of.readsAll) return null;
     if (this.of.tagsSources || this.of.tagsTargets) text = this.withoutTag(text);
-    return /(?!\p{Lm}|ℹ)\p{L}/u.test(text.replace(this.patterns.PLACEHOLDER, "")) ? null : text;
+    const read = text.replace(this.patterns.PLACEHOLDER, "").replace(this.patterns.MARKUP, "");
+    return /(?!\p{Lm}|ℹ)\p{L}/u.test(read) ? null : text;
   }
 
   withoutTag(text) {
