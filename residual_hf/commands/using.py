@@ -83,6 +83,8 @@ def add_translate(translate: argparse.ArgumentParser) -> None:
 
 
 def run_translate(options: argparse.Namespace) -> int:
+    if options.devices < 1:
+        raise InputError(f"--devices: {options.devices} given, must be at least 1")
     from residual_hf.generation.devices import in_group, is_first, run_on_devices
     from residual_hf.generation.stream import translate_file
 
