@@ -118,7 +118,7 @@ def packed(model: Model, path: Path) -> dict[str, Any]:
     found["decoder"].logits = packer.linear(model.output_weight, model.lm_head.bias, padding_bias=-torch.inf)
     image = Image(packer.tensors)
     places = {name: image.add([stack]) for name, stack in found.items()}
-    sizes = {"layers", "stride", "attention_width"}
+    sizes = ("layers", "stride", "attention_width")
     stack_sizes = {name: {field: getattr(stack, field) for field in sizes} for name, stack in found.items()}
     limits = [limit for stack in stacks.values() if (limit := last_position(stack)) is not None]
     return {
@@ -175,6 +175,7 @@ def texts_of(model: Model, tokenizer: Any) -> dict[str, Any]:
 
 
 def title_of(config: ResidualConfig) -> str:
+    """A title of the page, with the languages of a pair."""
     named = filter(None, (config.source_lang, config.target_lang))
     pair = [re.sub(r"[^\w-]", "", language) for language in named]  # in HTML and YAML
     return f"Translate {' to '.join(pair)}" if len(pair) == 2 else "Translate"

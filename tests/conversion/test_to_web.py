@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from residual_hf.generation.decode import search
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.translator import Translator
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS, SPAN
+from residual_hf.model.translation_inputs import TranslationInputs
 from residual_hf.native.image import KERNELS
 
 NODE = shutil.which("node")
@@ -147,6 +149,37 @@ def test_texts_are_translated_as_by_the_translator(tmp_path, fields):
     for text, ours, theirs in zip(TEXTS, expected, found["texts"], strict=True):
         if "placeholders" not in fields or not SPAN.search(text):  # the translator searches again for lost spans
             assert ours == theirs, text
+
+
+PIECES = [
+    *(
+        "two cats",
+        "TWO CATS",
+        "I'M HERE. İSTANBUL",
+        "ΣΊΣΥΦΟΣ IŞIK",
+        "42",
+        "1,234.56 №",
+        "😀",
+        "👍🏽 ❤️",
+        "e\u0301 ②",
+        "ß ʰ",
+    ),
+    *("{name}", "{n, plural, one {# a} other {b}}", "%1$s 50 % %d", "https://a.org/x_(y).", "me@a-b.org", "<b>x</b>"),
+    *("@:link.to $t(x)", "{{ x }} <%= y %>", "日本 http://a.jp日本", "กข", ":path", "<ph1>", "…"),
+]
+
+
+@pytest.mark.parametrize("placeholders", [False, True])
+@pytest.mark.parametrize("pair", [("en", "de"), ("tr", "az"), (None, None)])
+def test_texts_are_read_and_restored_as_in_python(tmp_path, placeholders, pair):
+    fields = dict(zip(("source_lang", "target_lang"), pair, strict=True), placeholders=placeholders)
+    model, tokenizer, site = site_of(tmp_path, tiny_tokenizer(*PLACEHOLDER_TOKENS), ln_mode="post_ln", **fields)
+    texts = [space.join(parts) for parts in product(PIECES, repeat=2) for space in (" ", "")]
+    translation = "Ein <ph1> iß (<ph2>), <ph1>." if placeholders else "Ein iß, nur eins."
+    (found,) = in_node({"site": str(site), "read": [(text, translation) for text in texts]})
+    inputs = TranslationInputs(model.config, tokenizer)
+    for text, own in zip(texts, found["read"], strict=True):
+        assert own == [inputs.edited(text).text, inputs.kept(text), inputs.restored(translation, text).text], text
 
 
 def test_sentences_of_a_text_keep_the_space_between_them(tmp_path):

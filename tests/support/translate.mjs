@@ -1,18 +1,23 @@
-// Read [{site, ids, texts, beams, options}] from standard input; write what the translator of each site makes of them, or
+// Read [{site, ids, texts, encode, read, beams, options}] from standard input; write what the translator of each site makes of them, or
 // the message of its error.
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
 const results = [];
-for (const { site, ids = [], texts = [], encode = [], beams = 1, options = {} } of JSON.parse(readFileSync(0, "utf8"))) {
+for (const { site, ids = [], texts = [], encode = [], read = [], beams = 1, options = {} } of JSON.parse(readFileSync(0, "utf8"))) {
   try {
     const folder = pathToFileURL(site + "/");
     const { Translator } = await import(new URL("translator.js", folder));
+    const { edited } = await import(new URL("text.js", folder));
     const translator = await Translator.load(folder);
     results.push({
       languages: translator.languages,
       ids: ids.map((row) => translator.search(row, undefined, beams)),
       encoded: encode.map((text) => translator.encode(text)),
+      read: read.map(([text, translation]) => {
+        const { texts: own, model } = translator;
+        return [edited(text, own.edits(text)), own.kept(text), own.restored(translation, text, model.targets[0].language)];
+      }),
       texts: await translator.translate(texts, { beams, ...options }),
     });
   } catch (error) {

@@ -24,13 +24,13 @@ export class Kernels {
   // Memory for the weights, whose bytes `fill(bytes)` writes; they end with tables in half precision.
   async load(fill) {
     const { bytes, size, pointers, halves } = this.#model.image;
-    const base = this.#c.malloc(size);
+    const base = this.#c.malloc(size) >>> 0; // without a sign
     if (!base) throw new Error("The model needs more memory than there is.");
     await fill((at, part) => new Uint8Array(this.#c.memory.buffer, base + at, part.length).set(part));
     for (const place of pointers) new Uint32Array(this.#c.memory.buffer, base + place, 1)[0] += base;
     let start = base + bytes;
     for (const { pointers: places, count } of halves) {
-      const table = this.#c.malloc(4 * count);
+      const table = this.#c.malloc(4 * count) >>> 0;
       if (!table) throw new Error("The model needs more memory than there is.");
       const halved = new Uint16Array(this.#c.memory.buffer, start, count);
       const widened = new Float32Array(this.#c.memory.buffer, table, count);
@@ -108,7 +108,7 @@ export class Kernels {
   }
 
   #take(bytes) {
-    const address = this.#c.malloc(bytes);
+    const address = this.#c.malloc(bytes) >>> 0;
     if (!address) throw new Error("The sentence needs more memory than there is.");
     this.#taken.push(address);
     return address;

@@ -81,12 +81,12 @@ export class Texts {
   }
 
   #lower(word, text, at) {
-    const small = word.toLocaleLowerCase(caseLocale(this.source));
+    const small = (part) => part.toLocaleLowerCase(caseLocale(this.source));
     const isPronoun = word === "I" || /^I['’]/.test(word);
     const before = new RegExp(this.of.patterns.BEFORE_SENTENCE, "u").test(text.slice(0, at));
-    if (!before && !(isPronoun && this.source.startsWith("en"))) return small;
-    const [first] = small;
-    return upper(first, this.source) + small.slice(first.length);
+    if (!before && !(isPronoun && this.source.startsWith("en"))) return small(word);
+    const [first] = word;
+    return upper(first, this.source) + small(word.slice(first.length));
   }
 
   // Edits with other words, outside of spans and of the edits `taken`.
