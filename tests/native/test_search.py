@@ -194,11 +194,11 @@ def test_errors_of_a_step_are_those_of_the_search(models):
 
 
 def test_a_search_is_interrupted_within_a_second():
-    model = make("resi_dual", d_model=256, decoder_ffn_dim=2048, max_position_embeddings=4000)
+    model = make("resi_dual", d_model=128, max_position_embeddings=4000)
     request = {"num_beams": 5, "min_new_tokens": 3900, "max_new_tokens": 3950}
     source, stopped = torch.tensor([[5, 6, 2]]), []
     packed_model(model, "float32")
-    timer = threading.Timer(0.5, lambda: (stopped.append(time.monotonic()), os.kill(os.getpid(), signal.SIGINT)))
+    timer = threading.Timer(0.2, lambda: (stopped.append(time.monotonic()), os.kill(os.getpid(), signal.SIGINT)))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         model.generate(source, **request)
