@@ -197,11 +197,8 @@ class TranslationInputs:
     def encode(
         self, text: str | Sequence[str], src_lang: str | None, tgt_lang: str | None, **options: Any
     ) -> dict[str, Any]:
-        """The result of the tokenizer for a text or several ones, with `forced_bos_token_id` if the model needs it.
-
-        Args:
-            options: of the tokenizer.
-        """
+        """The result of the tokenizer, with its `options`, for a text or several ones; with `forced_bos_token_id` if
+        the model needs it."""
         src_lang, tgt_lang = self.languages(src_lang, tgt_lang)
         text = self.edited(text).text if isinstance(text, str) else [self.edited(each).text for each in text]
         if self.has_own_codes:

@@ -115,11 +115,7 @@ class Cell:
 
 
 class Recorder:
-    """The operations of a stack: a list before the first sub-layer, and one after each of them.
-
-    Args:
-        width: d_model.
-    """
+    """The operations of a stack on vectors of `width` values: a list before the first sub-layer, one after each."""
 
     def __init__(self, width: int):
         self.width = width

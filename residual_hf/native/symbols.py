@@ -23,8 +23,7 @@ from .recorder import Cell, NoKernel, NormWeights, Recorder
 class Symbol:
     """A tensor (batch, length, ...) without its first two dimensions, as an array of cells.
 
-    Args:
-        is_vector: each cell holds the last dimension, d_model.
+    If it `is_vector`, each cell holds the last dimension, d_model.
     """
 
     def __init__(self, cells: Any, is_vector: bool):
