@@ -150,6 +150,7 @@ def test_delimiters_in_quotes_are_text(tmp_path):
     ("name", "content"),
     [
         ("a.csv", "en|de\none|eins\n"),
+        ("a.csv", "sep=;\none;eins\n"),
         ("a.jsonl", '{"source": "one", "target": "eins"}\n'),
         ("a.jsonl", '{"tgt": "eins", "src": "one", "id": 1}\n\n'),
     ],
