@@ -90,6 +90,7 @@ def test_a_missing_file_is_named_before_libraries_load(monkeypatch, tmp_path, ca
         (["text.en", "text.de", "--target-lang", "en"], "--target-lang: 'en' given, must differ"),
         (["text.en", "text.de", "--target-lang", "../x"], "--target-lang: '../x' given, must be a language code"),
         (["text.en", "pairs.csv"], "source: text.en given among 2 files, must be a file of .tmx"),
+        (["text.en", "text.de", "pairs.csv"], "source: text.en given among 3 files, must be a file of .tmx"),
         (["text.en"], "file: 'text.en' given, must be *.tmx"),
         (
             ["pairs.csv", "--source-column", "fr", "--target-column", "de"],
@@ -256,6 +257,11 @@ def without(folder, tmp_path, *names):
         (lambda f, t: ["train", "recipe.yaml", "--set", "seed"], "--set seed: must have the form FIELD=VALUE"),
         (lambda f, t: ["translate", str(t / "nowhere")], "nowhere: no such folder"),
         (lambda f, t: ["translate", str(t)], "no config.json in it"),
+        (
+            lambda f, t: ["translate", str([(t / f"checkpoint-{n}").mkdir() for n in (2, 10)] and t)],
+            "checkpoint-10, of 2 checkpoints",
+        ),
+        (lambda f, t: ["translate", "nofile.docx"], "no such file: nofile.docx; the model must be before the text"),
         (
             lambda f, t: ["translate", without(f, t, "tokenizer.json", "tokenizer_config.json")],
             "no tokenizer (tokenizer.json) in it",

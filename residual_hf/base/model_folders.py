@@ -30,10 +30,12 @@ def check_model_files(name: str | Path, where: str) -> None:
         check_repository(str(name), where)
         return
     if not (folder / "config.json").exists():
-        if (folder / RECORD).exists():
-            saved = [str(path) for path in numbered_folders(folder / "checkpoints", "checkpoint")]
+        is_run = (folder / RECORD).exists()
+        saved = [str(path) for path in numbered_folders(folder / "checkpoints" if is_run else folder, "checkpoint")]
+        if is_run:
             use = f", or use a checkpoint: {', '.join(saved)}" if saved else ""
             raise InputError(f"{where}: a run that has not finished: continue it with train --resume{use}")
-        raise InputError(f"{where}: not a saved model: no config.json in it")
+        use = f"; use {saved[-1]}, of {len(saved)} checkpoints" if saved else ""
+        raise InputError(f"{where}: not a saved model: no config.json in it{use}")
     if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
         raise InputError(f"{where}: no tokenizer (tokenizer.json) in it; save one with tokenizer.save_pretrained")

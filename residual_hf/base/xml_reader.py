@@ -45,10 +45,11 @@ class _BoundedFile:
 
 
 def xml_elements(file: IO[bytes], where: str, names: Collection[str]) -> Iterator[Any]:
-    """The elements with these local names, in order; each is only complete until the next is read.
+    """The elements with these local names, or names with a namespace, in order.
 
-    What is outside of them is dropped while reading. Raises `InputError`, which begins with `where`, for XML that
-    cannot be read and for an element of more than `MOST_PARTS` or `LARGEST_UNIT`.
+    Each is only complete until the next is read; what is outside of them is dropped while reading. Raises
+    `InputError`, which begins with `where`, for XML that cannot be read and for an element of more than `MOST_PARTS`
+    or `LARGEST_UNIT`.
     """
     parts, frame = -1, 0  # elements in one with one of the names; characters around them
     checked = False
@@ -59,7 +60,7 @@ def xml_elements(file: IO[bytes], where: str, names: Collection[str]) -> Iterato
             if not checked:
                 _refuse_entities(element.getroottree(), where)
                 checked = True
-            wanted = local_name(element) in names
+            wanted = local_name(element) in names or element.tag in names
             if event == "start":
                 parts += 1 if wanted or parts >= 0 else 0
                 if parts > MOST_PARTS:

@@ -93,6 +93,9 @@ def run_translate(options: argparse.Namespace) -> int:
         raise InputError(f"no such file: {source}{similar_path(source)}")
     if Path(options.model).is_file():
         raise InputError(f"model: {options.model} is a file, must be a folder or a name on the Hub, before the text")
+    if source is None and options.model.lower().endswith(DOCUMENTS) and not Path(options.model).exists():
+        file = Path(options.model)
+        raise InputError(f"no such file: {file}{similar_path(file)}; the model must be before the text")
     translate: Callable[..., None] = translate_file
     if source is not None and source.suffix.lower() in DOCUMENTS:
         if options.devices > 1:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,13 +17,21 @@ from residual_hf.base.errors import InputError
 from residual_hf.model.constraints import ENDING
 from residual_hf.model.placeholders import Edit
 
+from .language_names import codes_called
+from .pair_rows import SEPARATOR
 from .scripts import UNSPACED
 from .text_files import iter_lines
+
+logger = logging.getLogger(__name__)
 
 TERM_TOKENS = ("<term>", "<trans>", "</term>")
 """Before a term, before its translation, and after that."""
 TAUGHT = 0.5
 """The share of the terms of the training text that are annotated, so that a model knows text without them too."""
+COLUMN = re.compile(
+    r"(?:(?:source|target|src|tgt)(?:[ _-](?:term|text|language))?|terms?|translations?)", re.IGNORECASE
+)
+"""Names of the columns of a glossary besides the languages."""
 BEGIN, END = (rf"(?{side}(?!{UNSPACED.pattern})\w)" for side in ("<!", "!"))
 """Where a word can begin and where it can end."""
 LETTERS = regex.compile(rf"(?:(?!{UNSPACED.pattern})[\w\ufffd])*")
@@ -68,22 +77,33 @@ class Glossary:
     def read(cls, path: str | Path) -> Glossary:
         """Read lines "term<TAB>translation", or CSV with semicolons or commas.
 
+        A first row that names both columns is left out, which is logged, and a line `sep=;` before it is obeyed.
+
         Raises `InputError` with file and line for others.
         """
-        rows = []
+        rows, named, is_first = [], None, True
         for number, line in enumerate(iter_lines(path), start=1):
             line = line.removeprefix("\ufeff")
-            mark = next((mark for mark in "\t;," if mark in line), "\t")
+            if number == 1 and (found := SEPARATOR.fullmatch(line)):
+                named = found[1]
+                continue
+            mark = named or next((mark for mark in "\t;," if mark in line), "\t")
             quoted = csv.reader([line], delimiter=mark, skipinitialspace=True) if mark != "\t" else [line.split("\t")]
             cells = [cell.strip() for row in quoted for cell in row]
             while cells and not cells[-1]:
                 cells.pop()
             if not cells:
                 continue
+            if is_first and is_header(cells[:2]):
+                logger.warning("%s: line %d names the columns and is no term: %r", path, number, line[:80])
+                is_first = False
+                continue
+            is_first = False
             if len(cells) != 2 or not all(cells):
+                more = f"; it has a third column, {cells[2][:80]!r}" if len(cells) > 2 else ""
                 raise InputError(
                     f"{path}: line {number} must be a term and its translation, with a tab, a semicolon or a comma "
-                    f"between them: {line[:80]!r}"
+                    f"between them: {line[:80]!r}{more}"
                 )
             rows.append((cells[0], cells[1]))
         if not rows:
@@ -124,6 +144,14 @@ class Glossary:
         """The terms of a source whose translations, also inflected ones, the translation has not."""
         missing = (t for t in self.find(source) if not any(occurs(each, translation) for each in t.targets))
         return [source[term.start : term.end] for term in missing]
+
+
+def is_header(cells: list[str]) -> bool:
+    """Whether two cells name the columns of a glossary: two languages, or `source` and `target`."""
+    if len(cells) == 2 and all(COLUMN.fullmatch(cell) for cell in cells):
+        return cells[0].casefold() != cells[1].casefold()
+    codes = [codes_called(cell) for cell in cells]
+    return len(cells) == 2 and all(codes) and codes[0].isdisjoint(codes[1])  # `German;Deutsch` is a term
 
 
 def forms_of(term: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from .data_settings import DataSettings
 
 CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
 """Such as `deu_Latn` or `de_DE`."""
+OF_NAMES = ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "uk", "ru", "ja", "zh")
 
 
 def adds_codes(tokenizer: Any) -> bool:
@@ -133,6 +134,18 @@ def code_named(name: str) -> str | None:
     """The code of a language with this English name, or None."""
     found = (code for code, known in Locale("en").languages.items() if known.casefold() == name.strip().casefold())
     return min(found, key=len, default=None)
+
+
+def codes_called(name: str) -> set[str]:
+    """The languages that a code gives, such as `de-AT`, or a name in one of the languages `OF_NAMES`."""
+    name = name.strip().casefold()
+    found = {
+        code for locale in OF_NAMES for code, known in Locale(locale).languages.items() if known.casefold() == name
+    }
+    code = name.replace("_", "-").partition("-")[0]
+    if re.fullmatch("[a-z]{2}(?:[-_][a-z]{2,4})?", name) and code in Locale("en").languages:
+        found.add(code)
+    return found
 
 
 def detected_as(code: str, labels: Collection[str]) -> str:

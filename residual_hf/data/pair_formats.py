@@ -14,7 +14,7 @@ from residual_hf.base.errors import InputError, input_errors, requires
 
 from .data_settings import AUDIO_FILES, XLIFF, CorpusSpec
 from .language_names import code_named
-from .pair_rows import HEADERS, Pair, find_language, is_forward, read_record, record_pair
+from .pair_rows import HEADERS, SEPARATOR, Pair, find_language, is_forward, read_record, record_pair
 from .text_files import LONGEST_LINE, LineReader, single_spaced, uncompressed_name
 
 LANGUAGE = re.compile(r"[a-z]{2,3}([_-][^\W_]+)*", re.IGNORECASE)
@@ -182,6 +182,8 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     reader = LineReader(path)
     following = iter(reader)
     start = list(islice(following, 2))
+    named = SEPARATOR.fullmatch(start[0]) if start and spec.file_format == ".csv" else None
+    start = start[1:] if named else start
     if not start:
         return
     if len(start) == 1 and "\r" in start[0]:
@@ -190,7 +192,7 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     if spec.file_format == ".tsv":
         yield from (line.split("\t") for line in lines)
         return
-    delimiter = max(",;\t|", key=QUOTED.sub("", start[0]).count)
+    delimiter = named[1] if named else max(",;\t|", key=QUOTED.sub("", start[0]).count)
     size = 0  # of the row, whose texts may have any number of lines
 
     def lines_of_rows() -> Iterator[str]:

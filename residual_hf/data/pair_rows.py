@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -18,6 +19,8 @@ from .text_files import one_line
 Pair = tuple[str, str]
 HEADERS = ({"source", "src"}, {"target", "tgt"})
 """Names of columns and keys besides the languages."""
+SEPARATOR = re.compile("sep=(.)", re.IGNORECASE)
+"""The first line in which Excel writes, and reads, the delimiter of a CSV file."""
 
 
 def tsv_pair(line: str, spec: CorpusSpec, where: str) -> Pair:

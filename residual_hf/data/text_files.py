@@ -23,6 +23,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
 from residual_hf.model.checksums import file_hash
 
+OTHER_ENCODING = "if it is Windows-1252, as of Excel, convert it by `iconv -f WINDOWS-1252 -t UTF-8`"
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 """Errors of files that cannot be read, and of damaged compressed ones."""
 
@@ -149,7 +150,7 @@ class LineReader:
                         utf16 = b"\0" in line or (self.number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"))
                         raise InputError(
                             f"{path}: line {self.number}, byte {error.start + 1} (0x{line[error.start]:02X}) is not "
-                            "UTF-8" + ("; the file looks like UTF-16" if utf16 else "")
+                            f"UTF-8; {'the file looks like UTF-16' if utf16 else OTHER_ENCODING}"
                         ) from error
                     if "\0" in text:
                         raise InputError(

@@ -50,21 +50,28 @@ _BLANK = r"\s\x1c-\x1f\x85\u2800\u3164\uffa0"
 _JOINED = r"[\u0600-\u109f\u1700-\u18af\u1900-\u1cff\ua800-\uabff\ufb50-\ufdff\ufe70-\ufefc𐨀-𑿿𞤀-𞥟]"
 """Scripts whose letters take other forms beside each other, from Arabic to Adlam."""
 _TAG = "[\U000e0020-\U000e007f]"
+_WINDOWS = {chr(byte): text for byte in range(0x80, 0xA0) if (text := bytes([byte]).decode("cp1252", "ignore"))}
+del _WINDOWS["\x85"]  # a line end
+"""Controls that are characters of Windows-1252 read as Latin-1, such as U+0092 for an apostrophe."""
 _INVISIBLE = (
     rf"(?![{_BLANK}]"
     rf"|(?<={_JOINED})(?:\u200c(?={_JOINED})|\u200d)"  # in words of Persian and of India
     r"|(?<=[\p{S}\ufe0f])\u200d(?=\p{S})|(?<=\p{S})[\ufe0e\ufe0f]|\ufe0f(?=\u20e3)"  # within an emoji
     rf"|(?<={'|'.join('🏴' + _TAG * before for before in range(6))}){_TAG}"  # flags such as that of Wales
     r"|(?<=[\u1820-\u18aa])[\u180b-\u180f]|[\u115f\u1160](?=[\u1160-\u11ff])"  # Mongolian, old Hangul
-    r")[\p{DI}\x00-\x1f\u007f-\u009f\ufff9-\ufffc]"
+    rf"|[{''.join(_WINDOWS)}])[\p{{DI}}\x00-\x1f\u007f-\u009f\ufff9-\ufffc]"
 )
 """Characters without a shape, and controls, except where they change what is seen."""
-_SAME = dict.fromkeys("\u2010\u2011", "-") | {
-    character: unicodedata.normalize("NFKC", character)
-    for character in map(chr, (*range(0xFB00, 0xFB07), *range(0xFF10, 0xFF5B)))
-    if character.isalnum()
-}
-"""Hyphens that look like "-", ligatures such as ﬁ, and letters and digits of full width."""
+_SAME = (
+    _WINDOWS
+    | dict.fromkeys("\u2010\u2011", "-")
+    | {
+        character: unicodedata.normalize("NFKC", character)
+        for character in map(chr, (*range(0xFB00, 0xFB07), *range(0xFF10, 0xFF5B)))
+        if character.isalnum()
+    }
+)
+"""Windows-1252, hyphens that look like "-", ligatures such as ﬁ, and letters and digits of full width."""
 
 
 def train_tokenizer(

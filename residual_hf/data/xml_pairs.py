@@ -21,6 +21,8 @@ UNTRANSLATED = ("new", "needs-translation", "initial")
 PAIRED_CODES = ("bpt", "ept", "it", "bx", "ex", "sc", "ec", "cp")
 CODES = ("ph", "x", "ut")
 """Elements for the code of another format, such as tags and placeholders; the content of others is text."""
+TAG = "{http://sdl.com/FileTypes/SdlXliff/1.0}tag"
+"""What defines a code of Trados before the units."""
 SHOWN = ("equiv-text", "equiv", "disp")
 VARIABLE = re.compile(rf"(?!{{\\)(?:{PLACEHOLDER.pattern}|[$%#@\[{{]\w+[\]}}%#]?)")
 
@@ -84,9 +86,22 @@ def _xliff(spec: CorpusSpec) -> Iterator[Pair]:
 
 
 def _units(spec: CorpusSpec) -> Iterator[tuple[Any, tuple[str | None, str | None]]]:
-    """The units of an XLIFF file, with their languages."""
+    """The units of an XLIFF file, with their languages.
+
+    Codes get the placeholders that definitions of Trados give them, by their ids, as `equiv-text`.
+    """
+    defined: dict[str | None, str] = {}
     with open_binary(spec.files[0]) as file:
-        for unit in xml_elements(file, str(spec.file), ("trans-unit", "unit")):
+        for unit in xml_elements(file, str(spec.file), ("trans-unit", "unit", TAG)):
+            if unit.tag == TAG:
+                content = "".join(unit.itertext("{*}ph"))
+                defined.pop(unit.get("id"), None)
+                if VARIABLE.fullmatch(content.strip()):
+                    defined[unit.get("id")] = content
+                continue
+            for code in unit.iter("{*}x") if defined else ():
+                if (content := defined.get(code.get("id"), "")) and "equiv-text" not in code.attrib:
+                    code.set("equiv-text", content)
             of_file, root = next(unit.iterancestors("{*}file"), unit), unit.getroottree().getroot()
             source = of_file.get("source-language") or root.get("srcLang")
             yield unit, (source, of_file.get("target-language") or root.get("trgLang"))

@@ -30,6 +30,10 @@ PROPERTY = re.compile(
 )
 APPLE = re.compile(r'/\*(?:.*?\*/|.*)|//[^\n]*|=\s*"((?:[^"\\]|\\.)*)"?|"(?:[^"\\]|\\.)*"?', re.DOTALL)
 INI = re.compile(r"^[^\s;#\[=:][^=:\r\n]*[=:][ \t]*(\S[^\r\n]*)", re.MULTILINE)
+SETTING = re.compile(
+    r"true|false|null|#(?:[0-9A-Fa-f]{3,4}){1,2}|0x[0-9A-Fa-f]+|-?\d[\d.]*(?:px|em|rem|pt|dp|sp|ms|s)?"
+)
+"""A value that is no text, of files that have only texts: a truth value, a color or a number."""
 ESCAPE = re.compile(r"\\(?:[uU]([0-9A-Fa-f]{4})|\r?\n[ \t\f]*|(.))")
 CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 WRITTEN = {"\\": "\\\\", **{control: f"\\{name}" for name, control in CONTROLS.items()}}
@@ -59,7 +63,8 @@ class KeyValueFile(DocumentFile):
                 raise ValueError("it has no texts with keys")
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: cannot be read as {kind}: {error}") from error
-        read = [(value, block) for value in found if has_text(block := read_marks(marked(value.text)))]
+        texts = [value for value in found if not SETTING.fullmatch(value.text.strip())]
+        read = [(value, block) for value in texts if has_text(block := read_marks(marked(value.text)))]
         self._values, self.blocks = [value for value, _ in read], [block for _, block in read]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:

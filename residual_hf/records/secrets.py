@@ -32,15 +32,24 @@ PATTERNS = {  # what detect-secrets lacks; a group is the secret without its lab
     "Named Key or Token": rf"(?i:{NAME}(?:key|token|auth|cookie|session(?:_?id)?){IS})"
     r"(?=[\w~+=-]{0,100}\d)(?=[\w~+=-]{0,100}[A-Za-z])([\w~+=-]{16}[\w.~+/=-]*)"
     rf"""|(?<![\w-]){SECRET_NAME}{IS}{DIGIT}([\w.~+/=-]{{8,}})"""
-    rf"""|(?i:[?&;]sig(?:nature)?=|\bauthorization["']?: ?\w+ |\bbearer ){DIGIT}([\w.~+/=%-]{{16,}})""",
+    rf"""|(?i:[?&;][\w-]*sig(?:nature)?=|\bauthorization["']?: ?\w+ |\bbearer ){DIGIT}([\w.~+/=%-]{{16,}})""",
+    "Password in Prose": r"(?i:\bpassphrase" + IS + r"""(?=[^"'`\n]{0,60}\d)([^"'`\n<$({\[]{8,60}))"""
+    r"""|(?i:\b(?:passw(?:or)?[dt]|passphrase)[ ](?:is|ist)[ ]["'`]?)(?=[^\s"'`]{0,100}[A-Za-z])"""
+    r"""(?=[^\s"'`]{0,100}\d)([^\s"'`]{6,100})|\bsshpass[ ]-p[ ]?["']?([^\s"'$<{]{4,})""",
     "Login": r"""://[^\s/@:]{0,100}:([^\s/@]+)@|(?<=\s-u )["']?[^\s/@:]{1,100}:([^\s"']{4,})"""
+    r"|\bgit\+https?://(?=[^\s/@:]{0,100}\d)([^\s/@:]{16,100})@|://([\w-]{20,100})@(?:github|gitlab|bitbucket|huggingface)\."
     r"|\blogin\s{1,9}\S{1,100}\s{1,9}password\s{1,9}(\S+)",
     # forms: known words, or any before letters of both cases and digits
     "Hugging Face Token": r"\b(?:hf|api_org)_(?:(?=[a-z]{0,40}[A-Z0-9])[A-Za-z0-9]{8,}|[A-Za-z0-9]{20,})",
     "Token": r"(?<![A-Za-z0-9])[A-Za-z]\w{1,9}[_.-](?=(?:[A-Za-z]{0,40}\d){2})(?=[a-z\d]{0,40}[A-Z])"
     r"(?=[A-Z\d]{0,40}[a-z])[A-Za-z0-9]{20,}|\b(?:key-|dapi)[0-9a-f]{32}|\b(?:ATATT3|EAA[A-Z])[\w-]{20,}"
     r"|\b(?:gh[oprsu]|github_pat|glpat|npm|shp[a-z]{2}|do[opr]_v1|sgp|r8|lin_api|rubygems|xox[a-z]|xapp|tskey|PMAK)"
-    r"[_-](?=\D{0,40}\d)[\w-]{8,}",
+    r"[_-](?=\D{0,40}\d)[\w-]{8,}"
+    r"|\bAGE-SECRET-KEY-1[A-Z0-9]{20,}|\bNRAK-[A-Z0-9]{20,}|\bsbp_[0-9a-f]{40}|\bpat[A-Za-z0-9]{14}\.[0-9a-f]{64}"
+    r"|\bLTAI(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{12,24}\b|\bAKID(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{32}\b"
+    r"|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:fx\b",
+    "Asana Token": r"\b[0-2]/\d{10,20}(?:/\d{10,20})?:[0-9a-f]{32}\b",
+    "Discord Webhook": r"\bdiscord(?:app)?\.com/api/webhooks/\d{5,30}/([\w-]{30,})",
     "OpenAI or Anthropic Key": r"\bsk-(?=\w{0,40}\d)\w{16,}[\w-]*|\bsk-(?:proj|ant|svcacct|or)-[\w-]{16,}",
     "Google Key": r"\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}|\bGOCSPX-[\w-]{20,}",
     "JSON Web Token": r"(?<![\w-])eyJ[\w-]{10,}\.[\w.-]+",

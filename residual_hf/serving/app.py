@@ -214,7 +214,7 @@ async def answer_error(request: Request, error: Exception) -> JSONResponse:
 
 
 class Guard:
-    """Middleware that counts and times requests and answers 413 to a body of more than `limit` bytes.
+    """Middleware that counts and times requests, reads HEAD as GET and answers 413 to more than `limit` bytes.
 
     `limits`: other limits by path.
     """
@@ -226,6 +226,8 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":  # of whose answer uvicorn sends no content
+            scope = {**scope, "method": "GET"}
         start, received, status = time.perf_counter(), 0, 500
         limit = self.limits.get(scope["path"], self.limit)
 

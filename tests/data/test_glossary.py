@@ -66,17 +66,39 @@ def test_a_glossary_may_be_csv(tmp_path):
     assert Glossary.read(file).targets == {"dog": ("Hund, der; Rüde",)}
 
 
+@pytest.mark.parametrize(
+    ("start", "terms"),
+    [
+        ("English;German\n", {"owl"}),
+        ("Englisch,Deutsch,Notiz\n", {"owl"}),
+        ("source\ttarget\n", {"owl"}),
+        ("Source term;Translation\n", {"owl"}),
+        ("sep=,\nen,de-DE\n", {"owl"}),
+        ("\nEN;DE\n", {"owl"}),
+        ("German;Deutsch\n", {"German", "owl"}),
+        ("term;Begriff\n", {"term", "owl"}),
+        ("owl;Uhu\nen;de\n", {"owl", "en"}),
+    ],
+)
+def test_a_row_that_names_the_columns_is_no_term(start, terms, tmp_path, caplog):
+    file = tmp_path / "terms.csv"
+    file.write_text(f"{start}owl{',' if 'sep' in start else ';'}Uhu\n")
+    assert Glossary.read(file).targets.keys() == terms
+    assert ("names the columns" in caplog.text) is (len(terms) == 1)
+
+
 def test_the_file_is_read_or_refused_by_line(tmp_path):
     file = tmp_path / "terms.tsv"
     file.write_text("dog\tHund\n\n dog \t Rüde\n")
     assert Glossary.read(file).targets == {"dog": ("Hund", "Rüde")}
     for content, message in (
         ("dog\tHund\ncat\n", "line 2"),
-        ("a\tb\tc\n", "line 1"),
+        ("a\tb\tnote\n", "line 1.*third column, 'note'"),
+        ("a;b\xe4\n".encode("latin-1"), "line 1, byte 4 .*iconv"),
         ("\n", "empty"),
         ("\tb\n", "line"),
     ):
-        file.write_text(content)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
         with pytest.raises(InputError, match=message):
             Glossary.read(file)
     with pytest.raises(InputError, match="missing.tsv"):

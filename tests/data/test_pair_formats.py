@@ -150,6 +150,7 @@ def test_delimiters_in_quotes_are_text(tmp_path):
     ("name", "content"),
     [
         ("a.csv", "en|de\none|eins\n"),
+        ("a.csv", "sep=;\none;eins\n"),
         ("a.jsonl", '{"source": "one", "target": "eins"}\n'),
         ("a.jsonl", '{"tgt": "eins", "src": "one", "id": 1}\n\n'),
     ],
@@ -394,6 +395,18 @@ def test_placeholders_in_codes_are_text(code, expected, tmp_path):
     pair = ("Hi " + expected + ".", "Ja " + expected + ".") if expected else ("Hi .", "Ja .")
     for suffix in (".tmx", ".xlf") if "dataRef" not in code else (".xlf",):
         assert pair_of(units(tmp_path / f"a{suffix}", f"Hi {code}.", f"Ja {code}.")) == [pair]
+
+
+def test_placeholders_that_trados_defines_before_the_units(tmp_path):
+    defined = '<tag id="5"><ph name="a">{name}</ph></tag><tag id="6"><ph>&lt;br/></ph></tag>'
+    file = text(
+        tmp_path / "a.sdlxliff",
+        '<xliff><file source-language="en" target-language="de"><header>'
+        f'<tag-defs xmlns="http://sdl.com/FileTypes/SdlXliff/1.0">{defined}</tag-defs></header><body><trans-unit>'
+        '<source>Hi <x id="5"/>.<x id="6"/></source><target>Ja <x id="5"/>.<x id="6"/></target>'
+        "</trans-unit></body></file></xliff>",
+    )
+    assert pair_of(file) == [("Hi {name}.", "Ja {name}.")]
 
 
 def test_segments_of_xliff_are_pairs(tmp_path):

@@ -63,7 +63,8 @@ SAME = {
     "Bo\u0308te, A\u030a, vie\u0323\u0302t, e\u200b\u0301": "B\u00f6te, \u00c5, vi\u1ec7t, \u00e9",
     "ﬁnd ﬂat oﬃce ＡＢｃ１２３ co\u2011op co\u2010op": "find flat office ABc123 co-op co-op",
     "\u2060a\u3164\uffa0b": "a b",
-    "\x9fThe b\x80oat\ufffc": "The boat",
+    "\x9dThe b\x81oat\x7f\ufffc": "The boat",
+    "don\x92t \x93ask\x94 \x96 5 \x80": "don’t “ask” – 5 €",
 }
 """Texts, and what a reader sees of them."""
 KEPT = [

@@ -159,6 +159,7 @@ def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch
         ("a.strings", '"a" = "Café";\n'.encode("utf-16"), '"a" = "CAFÉ";\n'.encode("utf-16")),
         ("a.properties", b"a = \\ud83e\\udd89 owl\n", b"a = \\uD83E\\uDD89 OWL\n"),
         ("a.properties", b"a = one \\\n  two\n", b"a = ONE TWO\n"),
+        ("a.properties", b"a = true\nb=#ff0000\nc=12px\nd=#1 owl\n", b"a = true\nb=#ff0000\nc=12px\nd=#1 OWL\n"),
         ("a.strings", '\ufeff"a"="b";'.encode("utf-16-be"), '\ufeff"a"="B";'.encode("utf-16-be")),
         ("a.strings", b'a = "b";"//" = "c"; /* x = "y";', b'a = "B";"//" = "C"; /* x = "y";'),
         ("a.ini", b'KEY="one \\"\r\n', b'KEY="ONE \\"\r\n'),

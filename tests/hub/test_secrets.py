@@ -123,6 +123,20 @@ FORMS = [  # put together, so that scanners of repositories do not stop at this 
     "Passwort: " + "Geheim123",
     "login: admin / password: " + "admin123",
     "user=bob password=" + "bobbob99",
+    "https://b.s3.amazonaws.com/k?X-Amz-Signature=" + HEX * 2,
+    "ASANA_TOKEN=" + "1/1234567890123456:" + HEX,
+    "passphrase = " + "correct horse battery 9",
+    "The password is " + "Tr0ub4dor&3",
+    "git+https://" + RANDOM + "@github.com/x/y",
+    "https://discord.com/api/webhooks/" + "123456789012345678/" + RANDOM * 3,
+    "sshpass -p " + "hunterrr ssh host",
+    "AGE-SECRET-KEY-1" + "QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L" * 2,
+    "NRAK-" + "ABCDEFGHIJKLMNOPQRSTUVWXYZ7",
+    "sbp_" + HEX + "01234567",
+    "pat" + RANDOM[:14] + "." + HEX * 2,
+    "LTAI" + RANDOM,
+    "AKID" + RANDOM + RANDOM[:12],
+    "01234567-89ab-cdef-0123-456789abcdef" + ":fx",
     "curl -u user:" + "pa55word https://example.org",
 ]
 
@@ -175,7 +189,7 @@ def test_what_is_no_secret_is_not_refused(tmp_path):
         "export HF_TOKEN=<your token>\nssh://git@github.com/a/b\nhttps://huggingface.co/user/hf_transformers\n"
         f"sha256 {'0123456789abcdef' * 4}\nuser/sk-en-transformer1234567\nAPPROPRIATENESS\npad_token: '<pad>'\n"
         "The password is 12 letters long.\npassword: <yours>\nkey: value\ntokens: 4096\nmax_tokens=20000000000000000\n"
-        "eos_token_id: 2\n--password PASSWORD\nhttp://localhost:5000/a@b\npipeline_T5ForConditionalGeneration\n"
+        "eos_token_id: 2\n--password PASSWORD\nThe passphrase is required. The password is unknown to h2o.\npatient.2020\nssh://git@gitlab.com/abc\nhttp://localhost:5000/a@b\npipeline_T5ForConditionalGeneration\n"
     )
     (tmp_path / "README.md").write_text(text)
     (tmp_path / "a.json").write_text(json.dumps({"pad_token": "<pad>", "hub_token": "***", "text": text.splitlines()}))

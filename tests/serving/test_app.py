@@ -221,6 +221,8 @@ def test_what_the_tests_of_libretranslate_ask_of_paths_and_methods(server):
     assert status == 200 and "/translate" in spec["paths"]
     assert [server.request(path, b"", "", "POST")[0] for path in ("spec", "languages", "health")] == [405] * 3
     assert server.request("detect", method="GET")[0] == 405
+    with urlopen(Request(f"{server.url}health", method="HEAD")) as answer:
+        assert answer.status == 200 and int(answer.headers["Content-Length"]) > 0 and answer.read() == b""
     assert server.request("detect", b"", "")[::2] == (400, {"error": "Invalid request: missing q parameter"})
     _, _, found = server.request("detect", {"q": ["Der Hund schläft im Garten", "Das ist eine Katze"]})
     assert found[0]["language"] == "de" and found[0]["confidence"] > 50
