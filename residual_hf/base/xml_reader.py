@@ -14,6 +14,7 @@ with requires("documents"):
 XML_LANG, XML_SPACE = (f"{{http://www.w3.org/XML/1998/namespace}}{name}" for name in ("lang", "space"))
 SAFE = {"resolve_entities": False, "load_dtd": False, "no_network": True, "huge_tree": False}
 """Without `huge_tree`, libxml2 refuses text of more than 10 MB, and 256 levels of nesting."""
+WITHOUT_COMMENTS = {"remove_comments": True, "remove_pis": True}
 MOST_PARTS = 10_000
 """Elements in a unit of `xml_elements`."""
 LARGEST_UNIT = 16 * 2**20
@@ -22,10 +23,14 @@ LARGEST_FRAME = 2**20
 """Characters in the attributes of the elements around units."""
 
 
-def read_xml(content: bytes, where: str) -> Any:
-    """The tree of an XML document. Raises `InputError`, which begins with `where`, if it cannot be read."""
+def read_xml(content: bytes, where: str, *, comments: bool = True) -> Any:
+    """The tree of an XML document, with or without its comments and processing instructions.
+
+    Raises `InputError`, which begins with `where`, if it cannot be read.
+    """
+    options = SAFE if comments else SAFE | WITHOUT_COMMENTS
     with input_errors(f"{where}: not XML that can be read: ", etree.LxmlError):
-        tree = etree.fromstring(content, etree.XMLParser(strip_cdata=False, **SAFE)).getroottree()
+        tree = etree.fromstring(content, etree.XMLParser(strip_cdata=False, **options)).getroottree()
     _refuse_entities(tree, where)
     return tree
 
@@ -55,8 +60,7 @@ def xml_elements(file: IO[bytes], where: str, names: Collection[str]) -> Iterato
     checked = False
     bounded = _BoundedFile(file, where)
     with input_errors(f"{where}: not XML that can be read: ", etree.LxmlError):
-        options = SAFE | {"remove_comments": True, "remove_pis": True}
-        for event, element in etree.iterparse(bounded, events=("start", "end"), **options):
+        for event, element in etree.iterparse(bounded, events=("start", "end"), **SAFE | WITHOUT_COMMENTS):
             if not checked:
                 _refuse_entities(element.getroottree(), where)
                 checked = True

@@ -24,6 +24,9 @@ CODES = ("ph", "x", "ut")
 TAG = "{http://sdl.com/FileTypes/SdlXliff/1.0}tag"
 """What defines a code of Trados before the units."""
 SHOWN = ("equiv-text", "equiv", "disp")
+BREAK_TYPE = re.compile(r"(?:x-(?:html-)?|xlf:)?(?:lb|br|pb)")
+"""Types of codes for breaks of lines and pages."""
+BREAK = re.compile(r"\s*<br\b[^<>]*>\s*|(?:\\r)?\\n|\r?\n", re.IGNORECASE)
 VARIABLE = re.compile(rf"(?!{{\\)(?:{PLACEHOLDER.pattern}|[$%#@\[{{]\w+[\]}}%#]?)")
 
 
@@ -126,14 +129,16 @@ def segments_of(unit: Any) -> list[tuple[Any, Any]]:
 def segment_text(element: Any, where: str, *, variables: bool = True) -> str:
     """The text of a segment; of placeholders what they stand for (`variables`), of other codes nothing.
 
-    `where` begins the message of the `InputError` for entities.
+    Line breaks are spaces. `where` begins the message of the `InputError` for entities.
     """
     text = element.text or ""
     for child in element:
         if child.tag is etree.Entity:
             raise InputError(f"{where}: the entity {child.text} is not defined")
         name = local_name(child)
-        if name in CODES:
+        if is_break(child):
+            text += " "
+        elif name in CODES:
             text += variable_of(child) if variables else ""
         elif name and name not in PAIRED_CODES:
             text += segment_text(child, where, variables=variables)
@@ -143,8 +148,21 @@ def segment_text(element: Any, where: str, *, variables: bool = True) -> str:
 
 def variable_of(code: Any) -> str:
     """The placeholder that a code stands for."""
+    return next((text for text in _shown(code) if VARIABLE.fullmatch(text.strip())), "")
+
+
+def is_break(element: Any) -> bool:
+    """Whether an element inside text is a code that stands for a line break."""
+    if local_name(element) not in (*CODES, *PAIRED_CODES):
+        return local_name(element) == "br"
+    types = (element.get(name, "") for name in ("ctype", "type", "subType"))
+    return any(map(BREAK_TYPE.fullmatch, types)) or any(map(BREAK.fullmatch, _shown(element)))
+
+
+def _shown(code: Any) -> Iterator[str]:
+    """The texts that may tell what a code stands for."""
     unit = next(code.iterancestors("{*}unit"), None)
     data = () if unit is None else unit.iterfind("{*}originalData/{*}data")
     shown = [*map(code.get, SHOWN), "".join(code.itertext())]
     shown += [each.text for each in data if each.get("id") == code.get("dataRef")]
-    return next((text for text in shown if text and VARIABLE.fullmatch(text.strip())), "")
+    return filter(None, shown)

@@ -119,7 +119,7 @@ class ArchivedDocument(DocumentFile):
         with open_archive(path) as archive:
             for name in archive.namelist():
                 if re.fullmatch(pattern, name):
-                    self._trees[name] = read_xml(read_part(archive, name), f"{path}: {name}")
+                    self._trees[name] = read_xml(read_part(archive, name), f"{path}: {name}", comments=False)
         if not self._trees:
             raise InputError(f"{path}: no text found, must be a {path.suffix.lower()} document")
         named: set[str] = set()

@@ -13,7 +13,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import XML_SPACE, etree, read_xml
 from residual_hf.data.language_names import bcp47
 from residual_hf.data.pair_formats import PO_CHARSET, read_po
-from residual_hf.data.xml_pairs import SHOWN, UNTRANSLATED, segment_text, segments_of, variable_of
+from residual_hf.data.xml_pairs import SHOWN, UNTRANSLATED, is_break, segment_text, segments_of, variable_of
 from residual_hf.generation.generation_settings import FILL
 from residual_hf.generation.markup import Block, Inline
 
@@ -200,10 +200,12 @@ class XLIFFFile(DocumentFile):
 
 
 def _with_variables(block: Block) -> Block:
-    """A block whose placeholders are read with the sentence."""
+    """A block whose placeholders are read with the sentence, and whose codes for line breaks end a line."""
     found: Block = []
     for piece in block:
-        if isinstance(piece, Inline) and not piece.keep:
+        if isinstance(piece, Inline) and not isinstance(piece.content, Span) and is_break(piece.content):
+            piece = Inline(piece.content, ["\n"], keep=True)
+        elif isinstance(piece, Inline) and not piece.keep:
             text = "" if piece.pieces or isinstance(piece.content, Span) else variable_of(piece.content)
             piece = Inline(piece.content, [text] if text else _with_variables(piece.pieces), keep=text != "")
         found.append(piece)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,11 +19,13 @@ from residual_hf.generation.markup import Block
 
 from .catalogues import CatalogueOptions
 from .document import DocumentFile, decoded, has_text, read_bytes
-from .literal_text import marked, read_marks, write_marks
+from .literal_text import Mark, marked, read_marks, write_marks
 
 UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"(\s*:)?)?|[{}\[\]]')
 """Token of JSON; a text with a colon is a key."""
+OF_BROWSER = re.compile(r"(\$(?:\$|\d|[\w@]+\$))")
+"""Placeholders in messages of extensions of browsers."""
 PROPERTY = re.compile(
     r"^[ \t\f]*(?:[#!].*|(?:[^\\\s=:#!]|\\.)(?:[^\\\s=:]|\\.)*[ \t\f]*[=:]?[ \t\f]*((?:[^\\\r\n]|\\\r?\n|\\.)*))",
     re.MULTILINE,
@@ -40,11 +42,12 @@ WRITTEN = {"\\": "\\\\", **{control: f"\\{name}" for name, control in CONTROLS.i
 
 
 class Value(NamedTuple):
-    """A text, and from where to where it is written."""
+    """A text, from where to where it is written, and how its placeholders are found."""
 
     text: str
     start: int
     end: int
+    marks: Callable[[str], Iterable[str | Mark]] = marked
 
 
 class KeyValueFile(DocumentFile):
@@ -64,7 +67,7 @@ class KeyValueFile(DocumentFile):
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: cannot be read as {kind}: {error}") from error
         texts = [value for value in found if not SETTING.fullmatch(value.text.strip())]
-        read = [(value, block) for value in texts if has_text(block := read_marks(marked(value.text)))]
+        read = [(value, block) for value in texts if has_text(block := read_marks(value.marks(value.text)))]
         self._values, self.blocks = [value for value, _ in read], [block for _, block in read]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
@@ -91,7 +94,12 @@ def _json_values(text: str) -> Iterator[Value]:
         elif token[1]:
             keys[-1] = json.loads(token[0].removesuffix(token[1]))
         elif not any(key.startswith("@") for key in keys) and (not of_browser or keys[1:] == ["message"]):
-            yield Value(json.loads(token[0]), *token.span())
+            yield Value(json.loads(token[0]), *token.span(), _marked_for_browser if of_browser else marked)
+
+
+def _marked_for_browser(text: str) -> Iterator[str | Mark]:
+    for number, part in enumerate(OF_BROWSER.split(text)):
+        yield from [Mark(part, text=part)] if number % 2 else marked(part)
 
 
 def _json_text(text: str, file: str) -> str:

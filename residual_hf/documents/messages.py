@@ -6,6 +6,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,13 +21,19 @@ from .document import DocumentFile, has_text, read_bytes
 from .literal_text import marked, read_marks, write_marks
 
 with requires("documents"):
+    from ruamel.yaml import RoundTripConstructor, RoundTripRepresenter
     from ruamel.yaml.scalarstring import PlainScalarString
-    from translate.storage import aresource, resx, ts2, yaml
+    from translate.misc.xml_helpers import safely_set_text
+    from translate.storage import aresource, lisa, resx, ts2, yaml
 
+COMMENTS = (etree.Comment, etree.PI)
 PROLOG = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s*(?:<\?.*?\?>|<!--.*?-->|<![^>]*>))*\s*", re.DOTALL)
+DOCUMENT = re.compile(rb"(?:\xef\xbb\xbf)?(?:(?:[#%][^\n]*|\r)?\n)*---[ \t]*(?:\r?\n|(?=#))")
+"""The start of YAML, up to its first line."""
 SEQUENCE = re.compile(r"^( *)[^\s#-][^\n]*:[ \t]*\n( *)- ", re.MULTILINE)
 MAPPING = re.compile(r"^[^\s#-][^\n]*:[ \t]*\n( +)[^\s#-]", re.MULTILINE)
 """The indentation of YAML."""
+NULL = "tag:yaml.org,2002:null"
 TRUTH_VALUES = ("y", "n", "yes", "no", "on", "off")
 """Of YAML 1.1, as Ruby and PyYAML read them without quotes."""
 
@@ -44,6 +51,25 @@ class Message(NamedTuple):
         return read_marks(marked(self.text, html.unescape if self.is_escaped else str))
 
 
+class _Null:
+    """Nothing, as YAML writes it."""
+
+    def __init__(self, loader: Any, node: Any):
+        self.written = node.value
+
+
+class _Constructor(RoundTripConstructor):
+    pass
+
+
+class _Representer(RoundTripRepresenter):
+    pass
+
+
+_Constructor.add_constructor(NULL, _Null)
+_Representer.add_representer(_Null, lambda representer, null: representer.represent_scalar(NULL, null.written))
+
+
 class _YAML(yaml.YAMLFile):
     """Keeps the indentation, and leaves out numbers, dates and truth values."""
 
@@ -53,17 +79,42 @@ class _YAML(yaml.YAMLFile):
         dash = len(sequence[2]) - len(sequence[1]) if sequence else 0
         self.dump_args: dict[str, Any] = {
             **self.dump_args,
+            "Constructor": _Constructor,
+            "Representer": _Representer,
             "width": 2**31,
             "map_indent": len(mapping[1]) if mapping else 2,
             "sequence_dash_offset": dash,
             "sequence_indent": dash + 2,
         }
         super().parse(text)
+        if isinstance(self._original, str):
+            raise ValueError("it has a text without a key")
 
     def _flatten(self, data: Any, *args: Any, **options: Any) -> Iterator[Any]:  # type: ignore[override]
         is_truth_value = type(data) in (str, PlainScalarString) and data.lower() in TRUTH_VALUES
         if isinstance(data, (str, dict, list)) and not is_truth_value:
             yield from super()._flatten(data, *args, **options)
+
+
+class _Android(aresource.AndroidResourceFile):
+    """Keeps the indentation."""
+
+    XMLindent = {"max_level": 0}
+
+
+class _RESX(resx.RESXFile):
+    """Keeps the indentation, and elements without `xml:space`."""
+
+    XMLindent = {"max_level": 0}
+
+    def addunit(self, unit: Any, new: bool = True) -> None:
+        lisa.LISAfile.addunit(self, unit, new)
+
+
+class _Qt(ts2.tsfile):
+    """Keeps the indentation."""
+
+    XMLindent = {"max_level": 0, "toplevel": False}  # a line end after the last tag, without which it would not end
 
 
 class MessageFile(DocumentFile):
@@ -94,40 +145,50 @@ class MessageFile(DocumentFile):
 
 
 _STORES: dict[str, Any] = {
-    ".xml": aresource.AndroidResourceFile,
-    **dict.fromkeys((".resx", ".resw"), resx.RESXFile),
-    ".ts": ts2.tsfile,
+    ".xml": _Android,
+    **dict.fromkeys((".resx", ".resw"), _RESX),
+    ".ts": _Qt,
     **dict.fromkeys((".yml", ".yaml"), _YAML),
 }
 
 
 def _messages(store: Any, options: CatalogueOptions) -> Iterator[Message]:
-    if isinstance(store, aresource.AndroidResourceFile):
+    if isinstance(store, _Android):
         yield from _of_android(store)
-    elif isinstance(store, ts2.tsfile):
+    elif isinstance(store, _Qt):
         yield from _of_qt(store, options)
+    elif isinstance(store, _RESX):
+        for unit in store.units:
+            value = unit.xmlelement.find("{*}value")
+            if (text := _text(value)) and not _is_object(unit.xmlelement):
+                yield Message(text, text, partial(_set_text, value))
     else:
-        units = store.units
-        if isinstance(store, _YAML):
-            store.units = []  # of those that have changed
+        units, store.units = store.units, []  # of those that have changed
         for unit in units:
-            found = unit.target
-            if found and unit.istranslatable() and not _is_object(unit):
-                yield Message(found, found, partial(_replace, store, unit))
+            if unit.target and unit.istranslatable():
+                yield Message(unit.target, unit.target, partial(_replace, store, unit))
 
 
 def _replace(store: Any, unit: Any, text: str) -> None:
     unit.target = text
-    if isinstance(store, _YAML):
-        store.units.append(unit)
+    store.units.append(unit)
 
 
-def _is_object(unit: Any) -> bool:
+def _is_object(element: Any) -> bool:
     """Whether a message of .NET is a file, a picture or a property of a form."""
-    if not isinstance(unit, resx.RESXUnit):
-        return False
-    element = unit.xmlelement
     return bool(element.get("type") or element.get("mimetype") or element.get("name", "").startswith(">>"))
+
+
+def _text(element: Any) -> str:
+    """The text of an element without comments and processing instructions; empty if other elements are in it."""
+    if element is None or any(child.tag not in COMMENTS for child in element):
+        return ""
+    return "".join(element.itertext())
+
+
+def _set_text(element: Any, text: str) -> None:
+    del element[:]
+    safely_set_text(element, text)
 
 
 def _of_android(store: Any) -> Iterator[Message]:
@@ -139,30 +200,43 @@ def _of_android(store: Any) -> Iterator[Message]:
         unit._store = empty  # is copied for every text with elements, to know the namespaces
         if entry.get("translatable") != "false":
             for element in [entry] if entry.tag == "string" else entry.iterchildren("item"):
-                text = unit.get_xml_text_value(element)
-                if not text.startswith(("@", "?")):  # names of other messages
-                    yield Message(text, text, partial(unit.set_xml_text_value, xmltarget=element), len(element) > 0)
+                bare = deepcopy(element)
+                etree.strip_tags(bare, *COMMENTS)
+                text = unit.get_xml_text_value(bare)
+                if not "".join(bare.itertext()).strip().startswith(("@", "?")):  # names of other messages
+                    yield Message(text, text, partial(_replace_in_android, unit, element), len(bare) > 0)
+
+
+def _replace_in_android(unit: Any, element: Any, text: str) -> None:
+    before, parent, after = element.getprevious(), element.getparent(), element.tail
+    etree.strip_tags(element, *COMMENTS)
+    unit.set_xml_text_value(text, element)  # may put another element in its place
+    (parent[0] if before is None else before.getnext()).tail = after
 
 
 def _of_qt(store: Any, options: CatalogueOptions) -> Iterator[Message]:
     for unit in store.units:
-        if unit.istranslatable() and options.wants(not str(unit.target).strip(), unit.isfuzzy()):
-            forms = list(unit.target.strings if unit.hasplural() else [unit.target])
-            for number, form in enumerate(forms):
-                yield Message(unit.source, form, partial(_replace_form, unit, forms, number))
+        if not unit.istranslatable():
+            continue
+        source, target = unit.xmlelement.find("{*}source"), unit._gettargetnode()
+        forms = target.findall("{*}numerusform") if unit.hasplural() else [target]
+        texts = ["".join(form.itertext()) for form in forms]
+        if options.wants(not "".join(texts[:1]).strip(), unit.isreview()):
+            for form, text in zip(forms, texts, strict=True):
+                yield Message(_text(source), text, partial(_replace_form, unit, form))
 
 
-def _replace_form(unit: Any, forms: list[str], number: int, text: str) -> None:
-    forms[number] = text
-    unit.target = forms if unit.hasplural() else text
+def _replace_form(unit: Any, form: Any, text: str) -> None:
+    _set_text(form, text)
     unit.markfuzzy()  # until somebody has read it
 
 
 def _as_before(written: bytes, original: bytes) -> bytes:
-    """A file with the start, up to the first element of XML, and the line ends of another one."""
+    """A file with the start, up to the first element of XML or line of YAML, and the line ends of another one."""
     written = written.replace(b"\r\n", b"\n").rstrip(b"\n")
     if b"\r\n" in original:
         written = written.replace(b"\n", b"\r\n")
     written += original[len(original.rstrip(b"\r\n")) :]
-    start, own_start = (PROLOG.match(content).end() for content in (original, written))  # type: ignore[union-attr]
+    starts = (DOCUMENT.match(content) or PROLOG.match(content) for content in (original, written))
+    start, own_start = (found.end() for found in starts)  # type: ignore[union-attr]  # the second matches anything
     return original[:start] + written[own_start:]

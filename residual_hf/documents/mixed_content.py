@@ -48,13 +48,19 @@ class Span:
 
 
 def read_mixed(element: Any, dialect: Dialect, *, keeps_space: bool = False) -> Block:
-    """The content of an element; the elements inside are the content of `Inline`. `keeps_space`: as it is written."""
+    """The content of an element without comments; the elements inside are the content of `Inline`.
+
+    `keeps_space`: as it is written.
+    """
     as_text = str if keeps_space else _in_line
     block: Block = [as_text(element.text or "")]
     for child in element:
         name = local_name(child)
         if child.tag is etree.Entity:
             raise InputError(f"the entity {child.text} is not defined")
+        if not name:  # a comment or a processing instruction
+            block[-1] = as_text(f"{block[-1]}{child.tail or ''}")
+            continue
         last = block[-1]
         count = _count(child) if name in dialect.spaces else 0
         if count == 1 and isinstance(last, str) and last[-1:].strip():

@@ -409,6 +409,18 @@ def test_placeholders_that_trados_defines_before_the_units(tmp_path):
     assert pair_of(file) == [("Hi {name}.", "Ja {name}.")]
 
 
+@pytest.mark.parametrize(
+    ("suffix", "code"),
+    [
+        *((".tmx", code) for code in ('<ph type="lb"/>', '<ph x="1">&lt;br/></ph>', "<it>&lt;br></it>", "<br/>")),
+        *((".xlf", code) for code in ('<x id="1" ctype="lb" equiv-text="&lt;br/>"/>', '<ph id="1">\\n</ph>')),
+    ],
+)
+def test_line_breaks_are_between_words(suffix, code, tmp_path):
+    file = units(tmp_path / f"a{suffix}", f"One line.{code}two", f"Eine Zeile.{code}zwei")
+    assert pair_of(file) == [("One line. two", "Eine Zeile. zwei")]
+
+
 def test_segments_of_xliff_are_pairs(tmp_path):
     marks = '<mrk mtype="seg" mid="1">{}</mrk> <mrk mtype="seg" mid="2">{}</mrk>'
     unit = f"<source>one two</source><seg-source>{marks.format('one', 'two')}</seg-source>"

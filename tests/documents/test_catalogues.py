@@ -240,11 +240,46 @@ def test_targets_with_tags_but_no_text_are_filled(tmp_path, monkeypatch, source,
 
 
 def test_placeholders_of_xliff_are_read_with_their_sentence(tmp_path, monkeypatch):
-    source = 'see <ph id="1">{0}</ph>, <g id="2"><x id="3" equiv-text="%s"/></g><ph id="4">&lt;br&gt;</ph> now'
+    source = 'see <ph id="1">{0}</ph>, <g id="2"><x id="3" equiv-text="%s"/></g><ph id="4">&lt;img&gt;</ph> now'
     (tmp_path / "a.xlf").write_text(f"<xliff><trans-unit><source>{source}</source></trans-unit></xliff>")
     assert NumberedDocument(tmp_path / "a.xlf").text == "see {0}, %s now"
     written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
     assert re.search("<target[^>]*>(.*)</target>", written)[1] == source.replace("see", "SEE").replace("now", "NOW")
+
+
+@pytest.mark.parametrize(
+    "source", ["The <!-- a -->owl calls", "The owl <!-- a --> calls", "The o<?a b?>wl <x id='1'/>calls"]
+)
+@pytest.mark.parametrize("version", ["1.2", "2.0"])
+def test_comments_in_a_source_stay_there(source, version, tmp_path, monkeypatch):
+    unit = "trans-unit" if version == "1.2" else "segment"
+    content = f'<xliff version="{version}"><unit><{unit}><source>{source}</source></{unit}></unit></xliff>'
+    (tmp_path / "a.xlf").write_text(content)
+    assert NumberedDocument(tmp_path / "a.xlf").text == "The owl calls"
+    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    assert f"<source>{source}</source>".replace("'", '"') in written
+    assert re.sub("<x .*?/>", "", re.search("<target[^>]*>(.*)</target>", written)[1]) == "THE OWL CALLS"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(
+            '<x id="1" ctype="lb"/>',
+            '<x id="1" ctype="lb" equiv-text="&lt;br/&gt;"/>',
+            '<x id="1" ctype="x-html-br"/>',
+        ),
+        *('<ph id="1" equiv="LINE_BREAK" type="fmt" disp="&lt;br/&gt;"/>', '<ph id="1" type="fmt" subType="xlf:lb"/>'),
+        *('<ph id="1">&lt;br/&gt;</ph>', '<ph id="1">\n</ph>', '<ph id="1">\\n</ph>', '<ph id="1" dataRef="d"/>'),
+    ],
+)
+def test_codes_for_line_breaks_end_a_line(code, tmp_path, monkeypatch):
+    data = '<originalData><data id="d">&lt;br/&gt;</data></originalData>'
+    source = f"One line.{code}two <g>words{code}three</g>"
+    (tmp_path / "a.xlf").write_text(f"<xliff><unit>{data}<segment><source>{source}</source></segment></unit></xliff>")
+    assert NumberedDocument(tmp_path / "a.xlf").text == "One line.\ntwo words\nthree"
+    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    assert f"<target>ONE LINE.{code}TWO <g>WORDS{code}THREE</g></target>" in written
 
 
 def test_segments_of_xliff_are_translated_one_by_one(tmp_path, monkeypatch):

@@ -103,6 +103,64 @@ def test_texts_are_translated_and_all_else_stays(name, end, tmp_path, monkeypatc
     assert upper_cased(monkeypatch, path).read_bytes().decode() == expected
 
 
+OWL = ["The <!-- c -->owl calls", "The o<?a b?>wl<!-- c --> calls", "<!-- c -->The owl calls<!-- d -->"]
+IN_XML = {
+    "a.resx": '<root>\n <data name="a"><value>%s</value></data>\n</root>\n',
+    "a.xml": '<resources>\n  <string name="a">%s</string>\n</resources>\n',
+    "a.ts": "<!DOCTYPE TS>\n<TS>\n<context><name>a</name>\n<message><source>{0}</source>"
+    '<translation type="unfinished">%s</translation></message>\n</context>\n</TS>\n',
+}
+
+
+@pytest.mark.parametrize("text", OWL)
+@pytest.mark.parametrize("name", IN_XML)
+def test_comments_in_a_text_are_not_read(name, text, tmp_path, monkeypatch):
+    path, wrapper = tmp_path / name, IN_XML[name].replace("{0}", text)
+    before = wrapper % ("" if name == "a.ts" else text)
+    path.write_text(before)
+    if name != "a.ts":
+        assert changed_by_identity(path) == []
+    assert upper_cased(monkeypatch, path).read_text() == wrapper % "THE OWL CALLS"
+    path.write_text(wrapper % "<!-- c -->done")
+    assert len(read_document(path).blocks) == (name != "a.ts")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        (r"\@home is here", r"\@HOME IS HERE"),
+        (r"\?why not", r"\?WHY NOT"),
+        (r"\@<b>home</b> is", r"\@<b>HOME</b> IS"),
+        ("?attr/color", "?attr/color"),
+        (" @string/other", " @string/other"),
+    ],
+)
+def test_escapes_of_android_say_what_is_text(text, written, tmp_path, monkeypatch):
+    content = '<resources>\n    <string name="a">%s</string>\n</resources>\n'
+    (tmp_path / "a.xml").write_text(content % text)
+    assert upper_cased(monkeypatch, tmp_path / "a.xml").read_text() == content % written
+
+
+def test_placeholders_of_browsers_stay(tmp_path, monkeypatch):
+    content = '{"a": {"message": "Hello %s, %s", "placeholders": {"user": {"content": "$1"}}}}'
+    (tmp_path / "messages.json").write_text(content % ("$user_1$", "you owe $1 and $$5"))
+    written = upper_cased(monkeypatch, tmp_path / "messages.json").read_text()
+    assert written == content.replace("Hello", "HELLO") % ("$user_1$", "YOU OWE $1 AND $$5")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("---\n# ours\na: «one»\n", "# ours\n\n---\na: «one»\n", "%YAML 1.2\n---  # ours\na: «one»\n"),
+        *("a: ~\nb: null\nc:\nd: «one»\n", "- ~ # ours\n- «one»\n- null\n", "a: [~, «one», null]\n"),
+    ],
+)
+def test_starts_and_nulls_of_yaml_stay(content, tmp_path, monkeypatch):
+    before, expected = with_marks(content)
+    (tmp_path / "a.yml").write_text(before)
+    assert upper_cased(monkeypatch, tmp_path / "a.yml").read_text() == expected
+
+
 QT = """<?xml version="1.0" encoding="utf-8"?>
 <!DOCTYPE TS>
 <TS version="2.1" language="de_DE" sourcelanguage="en">
@@ -180,6 +238,7 @@ def test_encodings_and_escapes_stay(name, content, written, tmp_path, monkeypatc
         ("a.json", "[" * 100_000),
         ("a.yml", "a: [1"),
         ("a.yml", "a: 1\na: 2\n"),
+        ("a.yml", "--- |\n one\n"),
         ("a.xml", "<page><p>Hello</p></page>"),
         ("a.xml", '<!DOCTYPE resources [<!ENTITY a "b">]><resources/>'),
         ("a.ts", "export const a = 1;"),

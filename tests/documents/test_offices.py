@@ -252,8 +252,8 @@ NOTE = '<w:rPr><w:vertAlign w:val="superscript"/></w:rPr>'
 @pytest.mark.parametrize(
     ("paragraph", "expected"),
     [
-        (PARAGRAPHS["a link"][0], [(True, False)]),
-        (PARAGRAPHS["the field of a link"][0], [(True, False)]),
+        (with_marks(PARAGRAPHS["a link"])[0], [(True, False)]),
+        (with_marks(PARAGRAPHS["the field of a link"])[0], [(True, False)]),
         (READ["the simple field of a link"][0], [(True, False)]),
         (run("the old king") + run("a", NOTE) + run(" sleeps"), [(False, True)]),
         (run("a sentence with ") + run("bold", BOLD) + run(" and ") + CONTROL.format(run("x")), [(False, False)] * 2),
@@ -262,6 +262,16 @@ NOTE = '<w:rPr><w:vertAlign w:val="superscript"/></w:rPr>'
 def test_links_and_superscripts_are_known(tmp_path, paragraph, expected):
     (block,) = read_document(word(tmp_path / "a.docx", paragraph)).blocks
     assert [(piece.link, piece.raised) for piece in block if not isinstance(piece, str)] == expected
+
+
+def test_comments_of_xml_are_not_read(tmp_path, monkeypatch):
+    text = "The <!-- a -->owl c<?b c?>alls"
+    names = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
+    odt = {"content.xml": f'<o:doc xmlns:o="urn:o" xmlns:text="{names}"><text:p>{text}</text:p></o:doc>'}
+    for source in (word(tmp_path / "a.docx", run(text)), archive(tmp_path / "a.odt", mimetype="x", **odt)):
+        assert NumberedDocument(source).text == "The owl calls"
+        name = "word/document.xml" if source.suffix == ".docx" else "content.xml"
+        assert ">THE OWL CALLS<" in content(upper_cased(monkeypatch, source), name)
 
 
 @pytest.mark.parametrize(("paragraph", "read"), READ.values(), ids=READ)
