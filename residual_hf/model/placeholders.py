@@ -23,9 +23,11 @@ _BRACES = r"[^{}]*"  # text with braces within braces
 for _ in range(8):
     _BRACES = rf"[^{{}}]*(?:\{{{_BRACES}\}}[^{{}}]*)*"
 _KINDS = r"plural|select|selectordinal|number|date|time|spellout|ordinal|duration|choice"
-_TYPE = "(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@]"
+_LENGTH = "(?:hh?|ll?|[zjtL])"
+_TYPE = f"{_LENGTH}?[sdifxXucgoeEGp@]"
 _FORMAT = rf"[-+#0,']*(?:[1-9]\d*)?(?:\.\d+)?{_TYPE}"
 """Format of printf. Where it is no percentage, such as `%1$s` and `%.2f`, letters may follow; after `%d`, a few."""
+_NO_PERCENTAGE = r"(?<!\d)(?:(?<!\d[ \u00a0\u202f])|(?<=%\d[ \u00a0\u202f]))"
 PLACEHOLDER = re.compile(
     rf"(?:(?:https?|ftp)://|(?<![A-Za-z0-9.-])www\.)(?:\([^(){_BESIDE}]*\)|[^(){_BESIDE}])*"
     rf"(?:\([^(){_BESIDE}]*\)|[^().,;:!?'’\]{_BESIDE}])"
@@ -36,8 +38,12 @@ PLACEHOLDER = re.compile(
     r"|\$t\([^()]*\)|[$#%@]?\{ ?[^\s{}]* ?\}"
     rf"|(?<![A-Za-z0-9_:]):[a-z]{_WORD}+(?!{_WORD}|:)"
     rf"|%(?:\d+\$|\(\w+\)|<\w+>){_FORMAT}|%(?:0[1-9]|[-+#0,']*(?:[1-9]\d*)?\.\d+){_TYPE}"
-    rf"|%{_FORMAT}(?!{_WORD})|%{_WORD}+%(?![sd@])|(?<!\d)%(?:ll?|z)?[sdu@](?!{_WORD}{{4}})|%{_WORD}+%|%%"
-    rf"|(?<!\d)%(?:L?[1-9]\d?|n)(?!{_WORD})"  # of Qt
+    rf"|%{_FORMAT}(?!{_WORD})"
+    rf"|%(?!\d+[^\W\d]){_WORD}+%(?!\d|{_LENGTH}?(?:[sd@]|[iuxXcf](?!{_WORD}{{4}})))"
+    rf"|(?<!\d)%(?:ll?|z)?[sdu@](?!{_WORD}{{4}})"
+    rf"|{_NO_PERCENTAGE}%(?:[-+#0,']+(?:[1-9]\d*)?{_TYPE}|{_LENGTH}[sdiufxX]|i|[xXcfn](?!{_WORD}{{3}}%))(?!{_WORD}{{4}})"
+    rf"|(?:(?<!\d)|(?<=%\d)|(?<=%\d\d))%L?[1-9]\d?(?:[sdifxXuc]{_WORD}{{,2}}(?!{_WORD}))?"  # of Qt, or a width
+    rf"|%{_WORD}+%|%%"
 )
 _SIGNS = "⌚⌛⏩-⏺■-➿⬛⬜⭐⭕"
 _PICTURE = rf"(?:[\U0001f000-\U0001faff{_SIGNS}]|[\u00a9\u00ae\u203c-\u3299]\ufe0f)"
