@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from residual_hf.base.errors import requires
-from residual_hf.model.placeholders import PLACEHOLDER
+from residual_hf.model.placeholders import RUN
 
 from .literal_text import END, START, Mark, tag
 
@@ -37,7 +37,7 @@ NOTE = re.compile(r"^( {0,3})\[\^[^\]\s]+\]:(?=[ \t])", re.MULTILINE)
 """The begin of a note, whose other paragraphs are indented as those of an item."""
 KEPT = re.compile(
     r"(\[\^[^\[\]\s]+\]|\{:? ?(?:[#.][\w-]|[\w-]+=)[^{}]*\}|(?<![\w:]):[a-z][\w+-]*:(?![\w:])|:[+-]1:"
-    rf"|{PLACEHOLDER.pattern})"
+    rf"|{RUN.pattern})"
 )
 """Marks of notes, attributes, names of emoji, bare addresses and the placeholders of templates."""
 IMPORT = re.compile(

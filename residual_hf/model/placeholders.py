@@ -27,7 +27,7 @@ _LENGTH = "(?:hh?|ll?|[zjtL])"
 _TYPE = f"{_LENGTH}?[sdifxXucgoeEGp@]"
 _FORMAT = rf"[-+#0,']*(?:[1-9]\d*)?(?:\.\d+)?{_TYPE}"
 """Format of printf. Where it is no percentage, such as `%1$s` and `%.2f`, letters may follow; after `%d`, a few."""
-_NO_PERCENTAGE = r"(?<!\d)(?:(?<!\d[ \u00a0\u202f])|(?<=%\d[ \u00a0\u202f]))"
+_NO_PERCENTAGE = r"(?<![\d}])(?:(?<!\d[ \u00a0\u202f])|(?<=%\d[ \u00a0\u202f]))"
 PLACEHOLDER = re.compile(
     rf"(?:(?:https?|ftp)://|(?<![A-Za-z0-9.-])www\.)(?:\([^(){_BESIDE}]*\)|[^(){_BESIDE}])*"
     rf"(?:\([^(){_BESIDE}]*\)|[^().,;:!?'’\]{_BESIDE}])"
@@ -41,10 +41,20 @@ PLACEHOLDER = re.compile(
     rf"|%{_FORMAT}(?!{_WORD})"
     rf"|%(?!\d+[^\W\d]){_WORD}+%(?!\d|{_LENGTH}?(?:[sd@]|[iuxXcf](?!{_WORD}{{4}})))"
     rf"|(?<!\d)%(?:ll?|z)?[sdu@](?!{_WORD}{{4}})"
+    rf"|{_NO_PERCENTAGE}%(?:[-+#0,']+[1-9]\d*|[+#]){_TYPE}"
     rf"|{_NO_PERCENTAGE}%(?:[-+#0,']+(?:[1-9]\d*)?{_TYPE}|{_LENGTH}[sdiufxX]|i|[xXcfn](?!{_WORD}{{3}}%))(?!{_WORD}{{4}})"
     rf"|(?:(?<!\d)|(?<=%\d)|(?<=%\d\d))%L?[1-9]\d?(?:[sdifxXuc]{_WORD}{{,2}}(?!{_WORD}))?"  # of Qt, or a width
     rf"|%{_WORD}+%|%%"
 )
+_JOINT = r"(?:[xX]|[-–—/\\:.,;_+*×·|~=&@#%]{,3})"
+RUN = re.compile(
+    rf"(?:(?<!\w)[€£¥$#±~])?(?:{PLACEHOLDER.pattern})(?:{_JOINT}(?:{PLACEHOLDER.pattern}))*"
+    rf"(?:°[CF]?(?!{_WORD})|[%‰€£¥$])?"
+)
+"""Placeholders joined by signs or an x, as in `{0}x{1}` and `%d%%`, and the sign of a unit before or behind them.
+
+In documents they stay together; a model that was trained with placeholders reads a token for each.
+"""
 _SIGNS = "⌚⌛⏩-⏺■-➿⬛⬜⭐⭕"
 _PICTURE = rf"(?:[\U0001f000-\U0001faff{_SIGNS}]|[\u00a9\u00ae\u203c-\u3299]\ufe0f)"
 _PICTURE = rf"{_PICTURE}[\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"

@@ -106,7 +106,7 @@ def test_a_span_ends_where_a_word_without_spaces_begins(span):
         ("%ix%i, %ux%u, %lldx%lld", ["%i", "%i", "%u", "%u", "%lld", "%lld"]),
         ("%ih%im, %dmin%dsec", ["%i", "%i", "%d", "%d"]),
         ("%nmal %L1mal %imal %xmal %cmal", ["%n", "%L1", "%i", "%x", "%c"]),
-        ("%-10smal %+dpx %#xmal %hhdmal", ["%-10s", "%+d", "%#x", "%hhd"]),
+        ("%-10sDatei %+dPixel %#xmal %hhdmal", ["%-10s", "%+d", "%#x", "%hhd"]),
         ("a%1b%2 %1%2 %12mal %1%", ["%1", "%2", "%1", "%2", "%12", "%1%"]),
         ("%5dpx, %1days", ["%5dpx", "%1"]),
         ("%name%s %file%list", ["%name%", "%file%"]),
