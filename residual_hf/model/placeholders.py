@@ -62,6 +62,9 @@ _JOINED = rf"{_PICTURE}(?:\u200d(?:{_PICTURE}|[♀♂⚕⚖✈❤]))*"
 EMOJI = re.compile(rf"[\U0001f1e6-\U0001f1ff]{{2}}|[#*0-9]\ufe0f?\u20e3|{_JOINED}")
 """Sequences of Unicode's Emoji (UTS 51): flags, keycaps, skin tones, several joined by U+200D."""
 EMOJI_RUN = re.compile(rf"(?:{EMOJI.pattern})(?: ?(?:{EMOJI.pattern}))*")
+BRACKETS = ("()", "[]", "{}", "«»", "“”", "„“", '""', "''", "‘’")
+MARKS_ALONE = re.compile(r"(?: ?[:;,.!?…·|–—-]+(?=\s))?")
+ENDS_WORD, BEGINS_WORD = re.compile(r"[\w.,:;!?…)\]»”]"), re.compile(r"[\w(\[«„“]")
 WORD, BARE_WORD = re.compile(r"\S+"), re.compile(r"\w(?:\S*\w)?")
 TAG = re.compile(r"</?(?:[A-Za-z][^<>]*|\d+ ?/?)>")
 SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|{EMOJI.pattern}|\d\d+")
@@ -195,13 +198,25 @@ def restored(translation: str, source: EditedText) -> EditedText:
 def without_emoji(text: str, taken: Sequence[Edit] = ()) -> EditedText:
     """A text as a model reads it that knows no emoji. One of emoji only stays."""
     edits = [*taken]
-    for start, end in (match.span() for match in EMOJI_RUN.finditer(text)):
-        is_last = text[max(0, start - 1) : start] == " " != text[end : end + 1]
-        edit = Edit(start - 1, end, "") if is_last else removal(text, start, end)
+    for match in EMOJI_RUN.finditer(text):
+        edit = _without(text, *match.span())
         if not any(map(edit.overlaps, taken)):
             edits.append(edit)
     found = EditedText(text, tuple(sorted(edits)))
     return found if any(map(str.isalnum, found.text)) else EditedText(text, taken)
+
+
+def _without(text: str, start: int, end: int) -> Edit:
+    """The edit that removes emoji, with what is around nothing else: brackets, marks behind the first of a text."""
+    if text[max(0, start - 1) : start] + text[end : end + 1] in BRACKETS:
+        start, end = start - 1, end + 1
+    if not text[:start].strip():
+        end = MARKS_ALONE.match(text, end).end()  # type: ignore[union-attr]  # it matches any text
+    before, after = text[max(0, start - 1) : start], text[end : end + 1]
+    if BEGINS_WORD.fullmatch(after) and (before == " " or ENDS_WORD.fullmatch(before)):
+        return Edit(start - (before == " "), end, " ")
+    is_last = before == " " != after
+    return Edit(start - 1, end, "") if is_last else removal(text, start, end)
 
 
 def with_emoji(translation: str, source: EditedText) -> EditedText:
@@ -210,14 +225,15 @@ def with_emoji(translation: str, source: EditedText) -> EditedText:
     for start, end, new in source.edits:
         shift += len(new) - (end - start)
         taken = source.original[start:end]
-        if new or not EMOJI.match(taken.strip()):
+        if new.strip() or not EMOJI.search(taken):
             continue
         if not source.original[:start].strip():
             edits.append(Edit(0, 0, taken))
             continue
         wanted = (end + shift) / len(source.text) * len(translation)
-        before_mark = source.original[end : end + 1].strip() and not taken.endswith(" ")
+        before_mark = source.original[end : end + 1].strip() and not taken.endswith(" ") and not new
         words = [match.end() for match in (BARE_WORD if before_mark else WORD).finditer(translation)]
         place = min(words, key=lambda word: abs(word - wanted), default=0)
-        edits.append(Edit(place, place, " " * (taken.strip() != taken) + taken.strip()))
+        replaces = new == translation[place : place + 1] == " "
+        edits.append(Edit(place, place + replaces, " " * (taken.strip() != taken) + taken.strip()))
     return EditedText(translation, sorted(edits, key=itemgetter(0)))

@@ -165,6 +165,28 @@ def test_emoji_are_kept_beside_the_words_that_they_are_beside(emoji):
     assert without_emoji(emoji).text == emoji and not without_emoji("a → # 12 © № z").edits
 
 
+@pytest.mark.parametrize(
+    ("text", "read", "translation", "restored"),
+    [
+        ("The owl🎉calls.", "The owl calls.", "Die Eule ruft.", "Die Eule🎉ruft."),
+        ("The owl 🎉calls.", "The owl calls.", "Die Eule ruft.", "Die Eule 🎉ruft."),
+        ("The owl🎉 calls.", "The owl calls.", "Die Eule ruft.", "Die Eule🎉 ruft."),
+        ("Hi!🎉Bye", "Hi! Bye", "Hallo! Ade", "Hallo!🎉Ade"),
+        ("Hi 🎉 (owl)", "Hi (owl)", "Hi (Eule)", "Hi 🎉 (Eule)"),
+        ("🦉: The owl", "The owl", "Die Eule", "🦉: Die Eule"),
+        ("🦉 – the owl", "the owl", "die Eule", "🦉 – die Eule"),
+        ("(🦉) The owl", "The owl", "Die Eule", "(🦉) Die Eule"),
+        ("(🦉🐻): The owl", "The owl", "Die Eule", "(🦉🐻): Die Eule"),
+        ("The owl (🦉) calls.", "The owl calls.", "Die Eule ruft.", "Die Eule (🦉) ruft."),
+        ("The owl (🦉).", "The owl.", "Die Eule.", "Die Eule (🦉)."),
+        ("The owl🦉, calls", "The owl, calls", "Die Eule, ruft", "Die Eule🦉, ruft"),
+    ],
+)
+def test_a_model_reads_what_stands_there_without_the_emoji(text, read, translation, restored):
+    edited = without_emoji(text)
+    assert edited.text == read and with_emoji(translation, edited).text == restored
+
+
 def test_a_translator_does_not_read_emoji(monkeypatch):
     tokenizer = tiny_tokenizer()
     translator = Translator(tiny_model(tokenizer), tokenizer)
