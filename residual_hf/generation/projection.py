@@ -394,7 +394,7 @@ class _AlignedPair:
     def place_of(self, position: int) -> int:
         """The number of the target unit before which a position of the source text is.
 
-        It is behind the translation of a word that it follows without a space.
+        It is behind the translation of a word, or a part of one, that it follows without a space.
         """
         position -= self.source_start
         following = bisect_right([end for _, end in self.source_units], position)
@@ -402,11 +402,12 @@ class _AlignedPair:
             return 0 if following == 0 else len(self.target_units)
         if following == len(self.source_units):
             return len(self.target_units)
-        follows_word = self.source_units[following - 1][1] == position and not self.pair.source[position].isalnum()
-        for column, after in ((following - 1, 1), (following, 0))[not follows_word :]:
+        before, after = self.pair.source[position - 1 : position + 1]
+        follows_word = self.source_units[following - 1][1] == position and (before.isalnum() or not after.isalnum())
+        for column, shift in ((following - 1, 1), (following, 0))[not follows_word :]:
             weights = self.weights[:, column]
             if weights.size and weights.max() > 0:
-                return int(weights.argmax()) + after
+                return int(weights.argmax()) + shift
         return int(self.weights[:, following - 1].argmax()) + 1 if len(self.weights) else 0
 
 

@@ -362,6 +362,19 @@ def test_numbers_of_notes_in_html_stay(source, translation, expected):
     assert found.join([translation], [aligned(found.sentences[0], translation, "0-0 1-1 2-2")]) == expected
 
 
+@pytest.mark.parametrize(
+    ("source", "read", "translation", "links", "expected"),
+    [
+        ("king<sup>1</sup>s owl", "kings owl", "Eule Königs", "0-1 1-0", "Eule Königs<sup>1</sup>"),
+        ("the king<sup>[3]</sup>s", "the kings", "der König", "0-0 1-1", "der König<sup>[3]</sup>"),
+        ("the sin<sup>2</sup>x", "the sin2x", "der sin2x", "0-0 1-1", "der sin<sup>2</sup>x"),
+    ],
+)
+def test_a_note_within_a_word_stays(source, read, translation, links, expected):
+    assert document(source, markup=True).sentences == [read]
+    assert translated(source, (translation, links)) == expected
+
+
 @pytest.mark.parametrize("source", ["M<sup>r</sup> Fox", "the king<b>s</b> sleep", "the 1<sup>st</sup> king"])
 def test_letters_of_words_are_read(source):
     assert document(source, markup=True).sentences == [re.sub("<.*?>", "", source)]
