@@ -11,12 +11,12 @@ from typing import NamedTuple
 from residual_hf.generation.html_text import VERBATIM
 from residual_hf.generation.markup import Block, Inline
 from residual_hf.model import placeholders
-from residual_hf.model.placeholders import PLACEHOLDER
+from residual_hf.model.placeholders import RUN
 
 EMPTY, START, END = "empty", "start", "end"
 TAG = re.compile(rf"{placeholders.TAG.pattern}|<\d[\d:.]*>|\{{\\[^{{}}]*\}}")
 """Tags in messages and subtitles: of HTML, times of WebVTT, commands of SubStation Alpha."""
-CODE = re.compile(f"({TAG.pattern}|{PLACEHOLDER.pattern})")
+CODE = re.compile(f"({TAG.pattern}|{RUN.pattern})")
 DEEPEST = 100  # tags within each other; further ones are empty
 NAME = re.compile(r"</?([A-Za-z][\w:-]*|\d+(?= ?/?>))")
 ARGUMENT, MESSAGE, BRACES = "argument", "message", "braces"

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from residual_hf.base.errors import requires
-from residual_hf.model.placeholders import PLACEHOLDER
+from residual_hf.model.placeholders import RUN
 
 from .literal_text import END, START, Mark, tag
 
@@ -35,11 +35,16 @@ DEFINITION = re.compile(r"(?<=[^\s])(\n(?:[ \t]*\n)?[ ]{0,3}):(?=[ \t]+\S)")
 """A line below a term, read as the item of a list."""
 NOTE = re.compile(r"^( {0,3})\[\^[^\]\s]+\]:(?=[ \t])", re.MULTILINE)
 """The begin of a note, whose other paragraphs are indented as those of an item."""
-KEPT = re.compile(
-    r"(\[\^[^\[\]\s]+\]|\{:? ?(?:[#.][\w-]|[\w-]+=)[^{}]*\}|(?<![\w:]):[a-z][\w+-]*:(?![\w:])|:[+-]1:"
-    rf"|{PLACEHOLDER.pattern})"
+_CITATION = (
+    r" ?\[(?:[^\[\]@]*[^\w\[\]@])?@[\w{][^\[\]]*\]"
+    r"|(?<![\w@./-])-?@(?:\w+(?:[:.#$%&+?<>~/-]\w+)*|\{[^{}\s]*\})(?: \[[^\[\]@\d]*\d[^\[\]@]*\])?"
 )
-"""Marks of notes, attributes, names of emoji, bare addresses and the placeholders of templates."""
+KEPT = re.compile(
+    rf"({_CITATION}|"
+    r"\[\^[^\[\]\s]+\]|\{:? ?(?:[#.][\w-]|[\w-]+=)[^{}]*\}|(?<![\w:]):[a-z][\w+-]*:(?![\w:])|:[+-]1:"
+    rf"|{RUN.pattern})"
+)
+"""Citations of Pandoc, marks of notes, attributes, names of emoji, bare addresses and placeholders of templates."""
 IMPORT = re.compile(
     r"(?:\A|(?<=\n\n))(?=import\s{0,20}(?:[\"']|\{|\*\s{0,20}as\s|[\w*{} ,]{1,500}\sfrom\s{1,20}[\"'])"
     r"|export\s{1,20}(?:default|const|let|var|function|class|async|[{*]))(?:(?![ \t>]*(?:```|~~~))[^\n]+\n)*"
@@ -156,7 +161,7 @@ def _texts(run: Sequence[Any], spelled: list[str], *, is_first: bool) -> Iterato
             continue
         spelled += written[place:start]
         yield text[place:start]
-        yield Mark("".join(written[start:end]), text="" if text[start] == "[" else text[start:end])
+        yield Mark("".join(written[start:end]), text="" if text[start] in " [" else text[start:end])
         place = end
     spelled += written[place:]
     yield text[place:]

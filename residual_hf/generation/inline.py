@@ -42,6 +42,8 @@ LINES = ("\n", "\v")
 """Characters before the start of a line."""
 AFTER_WORD = re.compile(r"(?:[^\W\d_][^\w\s]*|\d)\Z")
 AFTER_LONG_WORD = re.compile(r"[^\W\d_]{2}[^\w\s]*\Z")
+AFTER_WHOLE_WORD = re.compile(r"[^\W\d_]{4}\Z")
+"""Before a superscript that is a note within a word, as in "king<sup>1</sup>s"; formulas have shorter names."""
 NOTE = re.compile(r"[\d*†‡§,–-]{1,5}|\[\w{1,4}\]")
 """What an element has that the model does not read: a number, or a sign in brackets, directly after a word."""
 RAISED_NOTE = re.compile(r"[^\W\d_]")
@@ -73,12 +75,13 @@ def read_block(block: Block, contents: list[Content], *, at_start: bool = True) 
             found.append(piece[1:] if is_word else piece)
             continue
         before, after = plain_text([previous])[-1:], plain_text([following])[:1]
-        if is_note(piece, previous) and not after.isalnum():
+        within_word = after.isalpha() and is_note_in_word(piece, previous)
+        if within_word or (is_note(piece, previous) and not after.isalnum()):
             piece = Inline(piece)
         empty = plain_text([piece]) == ""
         if (at_start and not found) or before in LINES:
             before = " "
-        follows_word = empty and before.strip() != "" and not after.isalnum()
+        follows_word = empty and before.strip() != "" and (within_word or not after.isalnum())
         number = len(contents)
         contents.append(Content(piece.content, empty and before == after == " ", follows_word))
         found.append(piece._replace(content=number, pieces=read_block(piece.pieces, contents, at_start=False)))
@@ -90,6 +93,11 @@ def is_note(piece: Inline, previous: str | Inline) -> bool:
     if piece.raised and RAISED_NOTE.fullmatch(text):
         return AFTER_LONG_WORD.search(before) is not None
     return NOTE.fullmatch(text) is not None and AFTER_WORD.search(before) is not None
+
+
+def is_note_in_word(piece: Inline, previous: str | Inline) -> bool:
+    text, before = plain_text([piece]), plain_text([previous])
+    return piece.raised and NOTE.fullmatch(text) is not None and AFTER_WHOLE_WORD.search(before) is not None
 
 
 def restored(block: Block, contents: list[Content]) -> Block:

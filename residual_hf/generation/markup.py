@@ -30,7 +30,7 @@ from sentencex import segment
 
 from residual_hf.data.language_names import detected_as
 from residual_hf.model.alignment import Alignment, rewritten
-from residual_hf.model.placeholders import PLACEHOLDER
+from residual_hf.model.placeholders import RUN
 from residual_hf.model.translation_inputs import has_letters, languages_of
 
 from .generation_settings import SearchRequest
@@ -40,7 +40,7 @@ from .long_text import space_between, split_text
 from .projection import KeptText, Node, SentencePair, project
 from .translator import Hypothesis, Translator
 
-KEPT = re.compile(f"({PLACEHOLDER.pattern})")
+KEPT = re.compile(f"({RUN.pattern})")
 MOST_PLACEHOLDERS = 1000  # in a block; they are placed together, in quadratic time
 LONGEST_SENTENCE = 200  # tokens; models of sentences lose quality beyond
 LINE_BREAKS = re.compile(r"([\r\n\v\f\x85\u2028\u2029]+)")

@@ -23,7 +23,7 @@ import regex
 
 from residual_hf.data.scripts import WITHOUT_SPACES, letters_of
 from residual_hf.model.alignment import Alignment, Array
-from residual_hf.model.placeholders import PLACEHOLDER, Edit, EditedText, removal
+from residual_hf.model.placeholders import PLACEHOLDER, RUN, Edit, EditedText, removal
 
 from .inline import merged
 
@@ -39,6 +39,8 @@ WITHIN_WORD = re.compile(r"\w\w")
 SAME = regex.compile(r"\d|\p{Lu}|\p{L}{5}")
 
 Range = tuple[int, int]
+Named = tuple[int, int, str]
+"""A range and what is there."""
 
 
 class KeptText(NamedTuple):
@@ -102,7 +104,7 @@ class _Projection:
     def _kept_in(self, pair: SentencePair) -> list[Range]:
         start, end = pair.target_start, pair.target_start + len(pair.target)
         first, last = (bisect_left(self.kept.spans, place, key=itemgetter(0)) for place in (start, end))
-        return [(a - start, b - start) for a, b in self.kept.spans[first:last] if b <= end]
+        return [(a - start, b - start) for a, b, _ in self.kept.spans[first:last] if b <= end]
 
     def place(self, node: Node, limits: Range) -> None:
         """Give the elements within a node their ranges, those first whose range is the clearest."""
@@ -175,13 +177,12 @@ class _Projection:
 
     def _occurrences(self, text: str, low: int, high: int) -> Iterator[Range]:
         """Where a text is in the translation, as ranges of units."""
-        until = self.ends[high - 1] if low < high else 0
-        place = self.target.find(text, self.starts[low], until) if low < high else -1
-        while place >= 0:
-            first, last = bisect_left(self.starts, place), bisect_left(self.ends, place + len(text))
-            if first < high and (self.starts[first], self.ends[last]) == (place, place + len(text)):
+        if low >= high:
+            return
+        for start, end in self.kept.places(text, self.starts[low], self.ends[high - 1]):
+            first, last = bisect_left(self.starts, start), bisect_left(self.ends, end)
+            if first < high and (self.starts[first], self.ends[last]) == (start, end):
                 yield first, last + 1
-            place = self.target.find(text, place + 1, until)
 
     def _nearest(self, child: Node, limits: Range) -> int:
         """The unit of the translation before which an element without text is."""
@@ -193,13 +194,13 @@ class _Projection:
     def find_surplus(self) -> None:
         """Find the copies of placeholders that the translation has in addition to those of the source."""
         owned = {(self.starts[first], self.ends[last - 1]) for first, last in self.ranges.values() if first < last}
-        more = Counter(self.target[start:end] for start, end in self.kept.placeholders(self.target))
-        more.subtract(self.source[start:end] for start, end in self.kept.placeholders(self.source))
-        for span in self.kept.placeholders(self.target):
-            text = self.target[slice(*span)]
-            if span not in owned and more[text] > 0:
-                more[text] -= 1
-                self.surplus.append(span)
+        written = self.kept.placeholders(self.target)
+        more = Counter(name for *_, name in written)
+        more.subtract(name for *_, name in self.kept.placeholders(self.source))
+        for start, end, name in written:
+            if (start, end) not in owned and more[name] > 0:
+                more[name] -= 1
+                self.surplus.append((start, end))
 
     def _text(self, start: int, end: int) -> str:
         """A part of the translation without surplus copies."""
@@ -248,34 +249,87 @@ class _Projection:
 
 
 class _Kept:
-    """Where texts of elements that are kept are in a text: placeholders anywhere, others as words."""
+    """Where texts of elements that are kept are in a text: placeholders anywhere, others as words.
+
+    Of a run of placeholders, the signs may be others in a translation, or apart.
+    """
 
     def __init__(self, texts: Iterable[str], target: str):
         self._texts = sorted({text for text in texts if text}, key=len, reverse=True)
-        self._names = {text for text in self._texts if PLACEHOLDER.fullmatch(text)}
+        self._names = [text for text in self._texts if RUN.fullmatch(text)]
+        self._parts = {text: PLACEHOLDER.findall(text) for text in self._names}
+        self._singles = {part for parts in self._parts.values() for part in parts} - {*self._texts}
+        self._target = target
         taken = bytearray(len(target))
-        self.spans = self._spans(target, taken)
+        found = self._spans(target, taken)
+        self._places: dict[str, list[Range]] = {}
+        for start, end, name in found:
+            self._places.setdefault(name, []).append((start, end))
+        new = (match.span() for match in RUN.finditer(target) if self._names)
+        self.spans = sorted([*found, *((*span, "") for span in new if not any(taken[slice(*span)]))])
         """In the translation; with them, placeholders that the source does not have."""
-        new = (match.span() for match in PLACEHOLDER.finditer(target) if self._names)
-        self.spans = sorted([*self.spans, *(span for span in new if not any(taken[slice(*span)]))])
 
-    def placeholders(self, text: str) -> list[Range]:
-        return [span for span in self._spans(text, bytearray(len(text))) if text[slice(*span)] in self._names]
+    def places(self, text: str, start: int, end: int) -> Iterator[Range]:
+        """Where a text is in a part of the translation."""
+        if text in self._parts:
+            yield from ((a, b) for a, b in self._places.get(text, ()) if start <= a and b <= end)
+            return
+        place = self._target.find(text, start, end)
+        while place >= 0:
+            yield place, place + len(text)
+            place = self._target.find(text, place + 1, end)
 
-    def _spans(self, text: str, taken: bytearray) -> list[Range]:
+    def placeholders(self, text: str) -> list[Named]:
+        """Placeholders and runs of them, and parts of these elsewhere."""
+        taken = bytearray(len(text))
+        found = [span for span in self._spans(text, taken) if span[2] in self._parts]
+        single = ((*match.span(), match[0]) for match in PLACEHOLDER.finditer(text) if match[0] in self._singles)
+        return sorted([*found, *(span for span in single if not any(taken[span[0] : span[1]]))])
+
+    def _spans(self, text: str, taken: bytearray) -> list[Named]:
         """The longer ones where they overlap; their places become `taken`."""
-        found = []
+        found: list[Named] = []
+
+        def take(start: int, end: int, name: str) -> None:
+            if not any(taken[start:end]):
+                found.append((start, end, name))
+                taken[start:end] = bytes([1]) * (end - start)
+
         for each in self._texts:
             start = text.find(each)
             while start >= 0:
                 end = start + len(each)
                 edges = (text[max(0, place - 1) : place + 1] for place in (start, end))
-                is_whole = each in self._names or not any(map(WITHIN_WORD.fullmatch, edges))
-                if is_whole and not any(taken[start:end]):
-                    found.append((start, end))
-                    taken[start:end] = bytes([1]) * len(each)
+                if each in self._parts or not any(map(WITHIN_WORD.fullmatch, edges)):
+                    take(start, end, each)
                 start = text.find(each, end)
+            for match in _apart(each, self._parts.get(each, ())).finditer(text) if self._is_run(each) else ():
+                take(*match.span(), each)
+        runs = {tuple(sorted(self._parts[each])): each for each in filter(self._is_run, self._names)}
+        for match in RUN.finditer(text) if runs else ():
+            if name := runs.get(tuple(sorted(PLACEHOLDER.findall(match[0])))):
+                take(*match.span(), name)
         return sorted(found)
+
+    def _is_run(self, text: str) -> bool:
+        return text in self._parts and self._parts[text] != [text]
+
+
+def _apart(run: str, parts: Sequence[str]) -> re.Pattern[str]:
+    """A run of placeholders with spaces or other marks between them."""
+    pattern, place = "", 0
+    for part in parts:
+        start = run.index(part, place)
+        between = run[place:start]
+        if place == 0:
+            pattern = re.escape(between) + r"\s?" * bool(between)
+        elif between.isalpha():
+            pattern += r"\s?[xX×]?\s?"
+        else:
+            pattern += rf"[\s.,;:{re.escape(between)}]{{,5}}"
+        pattern += re.escape(part)
+        place = start + len(part)
+    return re.compile(pattern + (r"\s?" + re.escape(run[place:])) * (place < len(run)))
 
 
 class _AlignedPair:
@@ -313,7 +367,7 @@ class _AlignedPair:
         read = [pair.source[start:end] for start, end in sources]
         written = [pair.target[start:end] for start, end in targets]
         for row, word in enumerate(written):
-            if (SAME.search(word) or PLACEHOLDER.fullmatch(word)) and written.count(word) == read.count(word) == 1:
+            if (SAME.search(word) or RUN.fullmatch(word)) and written.count(word) == read.count(word) == 1:
                 weights[row] = [other == word for other in read]
         return weights
 
@@ -340,7 +394,7 @@ class _AlignedPair:
     def place_of(self, position: int) -> int:
         """The number of the target unit before which a position of the source text is.
 
-        It is behind the translation of a word that it follows without a space.
+        It is behind the translation of a word, or a part of one, that it follows without a space.
         """
         position -= self.source_start
         following = bisect_right([end for _, end in self.source_units], position)
@@ -348,11 +402,12 @@ class _AlignedPair:
             return 0 if following == 0 else len(self.target_units)
         if following == len(self.source_units):
             return len(self.target_units)
-        follows_word = self.source_units[following - 1][1] == position and not self.pair.source[position].isalnum()
-        for column, after in ((following - 1, 1), (following, 0))[not follows_word :]:
+        before, after = self.pair.source[position - 1 : position + 1]
+        follows_word = self.source_units[following - 1][1] == position and (before.isalnum() or not after.isalnum())
+        for column, shift in ((following - 1, 1), (following, 0))[not follows_word :]:
             weights = self.weights[:, column]
             if weights.size and weights.max() > 0:
-                return int(weights.argmax()) + after
+                return int(weights.argmax()) + shift
         return int(self.weights[:, following - 1].argmax()) + 1 if len(self.weights) else 0
 
 

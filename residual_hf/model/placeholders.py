@@ -23,9 +23,11 @@ _BRACES = r"[^{}]*"  # text with braces within braces
 for _ in range(8):
     _BRACES = rf"[^{{}}]*(?:\{{{_BRACES}\}}[^{{}}]*)*"
 _KINDS = r"plural|select|selectordinal|number|date|time|spellout|ordinal|duration|choice"
-_TYPE = "(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@]"
+_LENGTH = "(?:hh?|ll?|[zjtL])"
+_TYPE = f"{_LENGTH}?[sdifxXucgoeEGp@]"
 _FORMAT = rf"[-+#0,']*(?:[1-9]\d*)?(?:\.\d+)?{_TYPE}"
 """Format of printf. Where it is no percentage, such as `%1$s` and `%.2f`, letters may follow; after `%d`, a few."""
+_NO_PERCENTAGE = r"(?<![\d}])(?:(?<!\d[ \u00a0\u202f])|(?<=%\d[ \u00a0\u202f]))"
 PLACEHOLDER = re.compile(
     rf"(?:(?:https?|ftp)://|(?<![A-Za-z0-9.-])www\.)(?:\([^(){_BESIDE}]*\)|[^(){_BESIDE}])*"
     rf"(?:\([^(){_BESIDE}]*\)|[^().,;:!?'’\]{_BESIDE}])"
@@ -36,9 +38,23 @@ PLACEHOLDER = re.compile(
     r"|\$t\([^()]*\)|[$#%@]?\{ ?[^\s{}]* ?\}"
     rf"|(?<![A-Za-z0-9_:]):[a-z]{_WORD}+(?!{_WORD}|:)"
     rf"|%(?:\d+\$|\(\w+\)|<\w+>){_FORMAT}|%(?:0[1-9]|[-+#0,']*(?:[1-9]\d*)?\.\d+){_TYPE}"
-    rf"|%{_FORMAT}(?!{_WORD})|%{_WORD}+%(?![sd@])|(?<!\d)%(?:ll?|z)?[sdu@](?!{_WORD}{{4}})|%{_WORD}+%|%%"
-    rf"|(?<!\d)%(?:L?[1-9]\d?|n)(?!{_WORD})"  # of Qt
+    rf"|%{_FORMAT}(?!{_WORD})"
+    rf"|%(?!\d+[^\W\d]){_WORD}+%(?!\d|{_LENGTH}?(?:[sd@]|[iuxXcf](?!{_WORD}{{4}})))"
+    rf"|(?<!\d)%(?:ll?|z)?[sdu@](?!{_WORD}{{4}})"
+    rf"|{_NO_PERCENTAGE}%(?:[-+#0,']+[1-9]\d*|[+#]){_TYPE}"
+    rf"|{_NO_PERCENTAGE}%(?:[-+#0,']+(?:[1-9]\d*)?{_TYPE}|{_LENGTH}[sdiufxX]|i|[xXcfn](?!{_WORD}{{3}}%))(?!{_WORD}{{4}})"
+    rf"|(?:(?<!\d)|(?<=%\d)|(?<=%\d\d))%L?[1-9]\d?(?:[sdifxXuc]{_WORD}{{,2}}(?!{_WORD}))?"  # of Qt, or a width
+    rf"|%{_WORD}+%|%%"
 )
+_JOINT = r"(?:[xX]|[-–—/\\:.,;_+*×·|~=&@#%]{,3})"
+RUN = re.compile(
+    rf"(?:(?<!\w)[€£¥$#±~])?(?:{PLACEHOLDER.pattern})(?:{_JOINT}(?:{PLACEHOLDER.pattern}))*"
+    rf"(?:°[CF]?(?!{_WORD})|[%‰€£¥$])?"
+)
+"""Placeholders joined by signs or an x, as in `{0}x{1}` and `%d%%`, and the sign of a unit before or behind them.
+
+In documents they stay together; a model that was trained with placeholders reads a token for each.
+"""
 _SIGNS = "⌚⌛⏩-⏺■-➿⬛⬜⭐⭕"
 _PICTURE = rf"(?:[\U0001f000-\U0001faff{_SIGNS}]|[\u00a9\u00ae\u203c-\u3299]\ufe0f)"
 _PICTURE = rf"{_PICTURE}[\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
@@ -46,6 +62,9 @@ _JOINED = rf"{_PICTURE}(?:\u200d(?:{_PICTURE}|[♀♂⚕⚖✈❤]))*"
 EMOJI = re.compile(rf"[\U0001f1e6-\U0001f1ff]{{2}}|[#*0-9]\ufe0f?\u20e3|{_JOINED}")
 """Sequences of Unicode's Emoji (UTS 51): flags, keycaps, skin tones, several joined by U+200D."""
 EMOJI_RUN = re.compile(rf"(?:{EMOJI.pattern})(?: ?(?:{EMOJI.pattern}))*")
+BRACKETS = ("()", "[]", "{}", "«»", "“”", "„“", '""', "''", "‘’")
+MARKS_ALONE = re.compile(r"(?: ?[:;,.!?…·|–—-]+(?=\s))?")
+ENDS_WORD, BEGINS_WORD = re.compile(r"[\w.,:;!?…)\]»”]"), re.compile(r"[\w(\[«„“]")
 WORD, BARE_WORD = re.compile(r"\S+"), re.compile(r"\w(?:\S*\w)?")
 TAG = re.compile(r"</?(?:[A-Za-z][^<>]*|\d+ ?/?)>")
 SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|{EMOJI.pattern}|\d\d+")
@@ -179,13 +198,25 @@ def restored(translation: str, source: EditedText) -> EditedText:
 def without_emoji(text: str, taken: Sequence[Edit] = ()) -> EditedText:
     """A text as a model reads it that knows no emoji. One of emoji only stays."""
     edits = [*taken]
-    for start, end in (match.span() for match in EMOJI_RUN.finditer(text)):
-        is_last = text[max(0, start - 1) : start] == " " != text[end : end + 1]
-        edit = Edit(start - 1, end, "") if is_last else removal(text, start, end)
+    for match in EMOJI_RUN.finditer(text):
+        edit = _without(text, *match.span())
         if not any(map(edit.overlaps, taken)):
             edits.append(edit)
     found = EditedText(text, tuple(sorted(edits)))
     return found if any(map(str.isalnum, found.text)) else EditedText(text, taken)
+
+
+def _without(text: str, start: int, end: int) -> Edit:
+    """The edit that removes emoji, with what is around nothing else: brackets, marks behind the first of a text."""
+    if text[max(0, start - 1) : start] + text[end : end + 1] in BRACKETS:
+        start, end = start - 1, end + 1
+    if not text[:start].strip():
+        end = MARKS_ALONE.match(text, end).end()  # type: ignore[union-attr]  # it matches any text
+    before, after = text[max(0, start - 1) : start], text[end : end + 1]
+    if BEGINS_WORD.fullmatch(after) and (before == " " or ENDS_WORD.fullmatch(before)):
+        return Edit(start - (before == " "), end, " ")
+    is_last = before == " " != after
+    return Edit(start - 1, end, "") if is_last else removal(text, start, end)
 
 
 def with_emoji(translation: str, source: EditedText) -> EditedText:
@@ -194,14 +225,15 @@ def with_emoji(translation: str, source: EditedText) -> EditedText:
     for start, end, new in source.edits:
         shift += len(new) - (end - start)
         taken = source.original[start:end]
-        if new or not EMOJI.match(taken.strip()):
+        if new.strip() or not EMOJI.search(taken):
             continue
         if not source.original[:start].strip():
             edits.append(Edit(0, 0, taken))
             continue
         wanted = (end + shift) / len(source.text) * len(translation)
-        before_mark = source.original[end : end + 1].strip() and not taken.endswith(" ")
+        before_mark = source.original[end : end + 1].strip() and not taken.endswith(" ") and not new
         words = [match.end() for match in (BARE_WORD if before_mark else WORD).finditer(translation)]
         place = min(words, key=lambda word: abs(word - wanted), default=0)
-        edits.append(Edit(place, place, " " * (taken.strip() != taken) + taken.strip()))
+        replaces = new == translation[place : place + 1] == " "
+        edits.append(Edit(place, place + replaces, " " * (taken.strip() != taken) + taken.strip()))
     return EditedText(translation, sorted(edits, key=itemgetter(0)))

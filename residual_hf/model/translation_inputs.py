@@ -14,6 +14,7 @@ from transformers.utils import logging
 from .placeholders import (
     LETTERS,
     PLACEHOLDER,
+    RUN,
     TAG,
     Edit,
     EditedText,
@@ -62,7 +63,7 @@ def has_letters(text: str) -> bool:
 
     Digits, punctuation, signs such as ² and №, emoji (also ℹ) and modifiers such as ˆ are no letters.
     """
-    return any(c.isalpha() and category(c) != "Lm" and c != "ℹ" for c in MARKUP.sub("", PLACEHOLDER.sub("", text)))
+    return any(c.isalpha() and category(c) != "Lm" and c != "ℹ" for c in MARKUP.sub("", RUN.sub("", text)))
 
 
 def in_capitals(text: str, language: str | None, *, of_words: bool = False) -> str:

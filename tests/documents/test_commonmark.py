@@ -107,6 +107,24 @@ def test_what_is_no_mark_is_escaped_only_where_it_would_be_one(tmp_path, source,
     assert shown.strip() == translation.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("See [@smith2020, p. 3] and @jones2021.", "SEE [@smith2020, p. 3] AND @jones2021."),
+        (
+            "[see @a_b; also -@c:d, ch. 1] and @{x.y} [p. 33] say",
+            "[see @a_b; also -@c:d, ch. 1] AND @{x.y} [p. 33] SAY",
+        ),
+        ("It says so [@a, p. 3].", "IT SAYS SO [@a, p. 3]."),
+        ("Mail [to a@b.de] @ noon", "MAIL [TO a@b.de] @ NOON"),
+        ("Owl [calls bear](u), @jones2021 [a](b)", "OWL [CALLS BEAR](u), @jones2021 [A](b)"),
+    ],
+)
+def test_citations_stay(tmp_path, monkeypatch, source, expected):
+    (tmp_path / "a.md").write_text(source)
+    assert upper_cased(monkeypatch, tmp_path / "a.md").read_text() == expected
+
+
 def test_a_reference_keeps_its_label(tmp_path, monkeypatch):
     (tmp_path / "a.md").write_text("[old owl] and [old owl][] and [a *b*][old owl]\n\n[old owl]: /url\n")
     document = read_document(tmp_path / "a.md")

@@ -268,6 +268,32 @@ def test_a_placeholder_comes_back_as_often_as_it_was(source, written, expected):
     assert found.join([visible_text(written)]) == expected
 
 
+@pytest.mark.parametrize(
+    ("source", "translation", "expected"),
+    [
+        ("%d%% of files", "%d. %% Dateien", "%d%% Dateien"),
+        ("{0}% complete", "{0} fertig", "{0}% fertig"),
+        ("{0}% complete", "{0} % fertig", "{0}% fertig"),
+        ("Page {0}/{1}.", "Seite {0} / {1}.", "Seite {0}/{1}."),
+        ("{0}x{1} files", "{0} {1} Dateien", "{0}x{1} Dateien"),
+        ("a {0}{1}", "A {0} , {1}", "A {0}{1}"),
+        ("a {0}{1}", "A {1}{0}", "A {0}{1}"),
+        ("{0} and {0}%", "{0} und {0}", "{0} und {0}%"),
+        ("Pay €{0} now", "Zahl {0} jetzt", "Zahl €{0} jetzt"),
+        ("{0}°C now, {a} {b}", "{0}° jetzt, {a} {b}", "{0}°C jetzt, {a} {b}"),
+    ],
+)
+def test_placeholders_joined_by_signs_stay_together(source, translation, expected):
+    for is_html in (False, True):
+        assert document(source, markup=is_html).join([translation]) == expected
+    (block,) = SplitBlocks([marked_block([source])], "en", lambda sentence: True).join([Hypothesis(translation, None)])
+    assert "".join(spelled(block)) == expected
+
+
+def test_placeholders_and_the_signs_between_them_are_no_text():
+    assert document("{0}x{1}\n%d%%\n{0}% x").sentences == ["{0}% x"]
+
+
 def test_a_block_is_a_unit_and_its_white_space_means_nothing():
     source = "<p>\n  Ein\tSatz <b>mit \r\n Um-</b>\f\nbruch.\n  Noch\u00a0einer. </p>\n<ul><li>a b<li>c d<br>e f</ul>"
     found = document(source, markup=True)
@@ -334,6 +360,19 @@ def test_numbers_of_notes_in_html_stay(source, translation, expected):
     found = document(source, markup=True)
     assert found.sentences == [visible_text(re.sub("(?i)<sup>.*?</sup>", "", source))]
     assert found.join([translation], [aligned(found.sentences[0], translation, "0-0 1-1 2-2")]) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "read", "translation", "links", "expected"),
+    [
+        ("king<sup>1</sup>s owl", "kings owl", "Eule Königs", "0-1 1-0", "Eule Königs<sup>1</sup>"),
+        ("the king<sup>[3]</sup>s", "the kings", "der König", "0-0 1-1", "der König<sup>[3]</sup>"),
+        ("the sin<sup>2</sup>x", "the sin2x", "der sin2x", "0-0 1-1", "der sin<sup>2</sup>x"),
+    ],
+)
+def test_a_note_within_a_word_stays(source, read, translation, links, expected):
+    assert document(source, markup=True).sentences == [read]
+    assert translated(source, (translation, links)) == expected
 
 
 @pytest.mark.parametrize("source", ["M<sup>r</sup> Fox", "the king<b>s</b> sleep", "the 1<sup>st</sup> king"])

@@ -103,6 +103,14 @@ def test_a_span_ends_where_a_word_without_spaces_begins(span):
         ("%date% and %name%", ["%date%", "%name%"]),
         ("100%sicher, 5 %ige", []),
         ("%n of %L1 in %12, 50%n", ["%n", "%L1", "%12"]),
+        ("%ix%i, %ux%u, %lldx%lld", ["%i", "%i", "%u", "%u", "%lld", "%lld"]),
+        ("%ih%im, %dmin%dsec", ["%i", "%i", "%d", "%d"]),
+        ("%nmal %L1mal %imal %xmal %cmal", ["%n", "%L1", "%i", "%x", "%c"]),
+        ("%-10sDatei %+dPixel %#xmal %hhdmal", ["%-10s", "%+d", "%#x", "%hhd"]),
+        ("a%1b%2 %1%2 %12mal %1%", ["%1", "%2", "%1", "%2", "%12", "%1%"]),
+        ("%5dpx, %1days", ["%5dpx", "%1"]),
+        ("%name%s %file%list", ["%name%", "%file%"]),
+        ("100%-ige, 100 %-ige, 9 %nicht, a %change", []),
     ],
 )
 def test_formats_of_printf_may_touch_letters(text, spans):
@@ -155,6 +163,28 @@ def test_emoji_are_kept_beside_the_words_that_they_are_beside(emoji):
         written = translation.replace("{}", "") + "." * ("." in text)
         assert with_emoji(written, read).text == expected and with_emoji(read.text, read).text == text
     assert without_emoji(emoji).text == emoji and not without_emoji("a → # 12 © № z").edits
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "translation", "restored"),
+    [
+        ("The owl🎉calls.", "The owl calls.", "Die Eule ruft.", "Die Eule🎉ruft."),
+        ("The owl 🎉calls.", "The owl calls.", "Die Eule ruft.", "Die Eule 🎉ruft."),
+        ("The owl🎉 calls.", "The owl calls.", "Die Eule ruft.", "Die Eule🎉 ruft."),
+        ("Hi!🎉Bye", "Hi! Bye", "Hallo! Ade", "Hallo!🎉Ade"),
+        ("Hi 🎉 (owl)", "Hi (owl)", "Hi (Eule)", "Hi 🎉 (Eule)"),
+        ("🦉: The owl", "The owl", "Die Eule", "🦉: Die Eule"),
+        ("🦉 – the owl", "the owl", "die Eule", "🦉 – die Eule"),
+        ("(🦉) The owl", "The owl", "Die Eule", "(🦉) Die Eule"),
+        ("(🦉🐻): The owl", "The owl", "Die Eule", "(🦉🐻): Die Eule"),
+        ("The owl (🦉) calls.", "The owl calls.", "Die Eule ruft.", "Die Eule (🦉) ruft."),
+        ("The owl (🦉).", "The owl.", "Die Eule.", "Die Eule (🦉)."),
+        ("The owl🦉, calls", "The owl, calls", "Die Eule, ruft", "Die Eule🦉, ruft"),
+    ],
+)
+def test_a_model_reads_what_stands_there_without_the_emoji(text, read, translation, restored):
+    edited = without_emoji(text)
+    assert edited.text == read and with_emoji(translation, edited).text == restored
 
 
 def test_a_translator_does_not_read_emoji(monkeypatch):
