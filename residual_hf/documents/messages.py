@@ -198,19 +198,20 @@ def _of_android(store: Any) -> Iterator[Message]:
     for entry in root.iterchildren("string", "plurals", "string-array"):
         unit = store.UnitClass(None, xmlelement=entry)
         unit._store = empty  # is copied for every text with elements, to know the namespaces
+        replace = partial(_replace_in_android, unit, unit._get_target_markup_mode())
         if entry.get("translatable") != "false":
             for element in [entry] if entry.tag == "string" else entry.iterchildren("item"):
                 bare = deepcopy(element)
                 etree.strip_tags(bare, *COMMENTS)
                 text = unit.get_xml_text_value(bare)
                 if not "".join(bare.itertext()).strip().startswith(("@", "?")):  # names of other messages
-                    yield Message(text, text, partial(_replace_in_android, unit, element), len(bare) > 0)
+                    yield Message(text, text, partial(replace, element), len(bare) > 0)
 
 
-def _replace_in_android(unit: Any, element: Any, text: str) -> None:
+def _replace_in_android(unit: Any, markup: str, element: Any, text: str) -> None:
     before, parent, after = element.getprevious(), element.getparent(), element.tail
     etree.strip_tags(element, *COMMENTS)
-    unit.set_xml_text_value(text, element)  # may put another element in its place
+    unit.set_xml_text_value(text, element, markup)  # may put another element in its place
     (parent[0] if before is None else before.getnext()).tail = after
 
 

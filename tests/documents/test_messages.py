@@ -43,7 +43,7 @@ number = 1
     <string name="marked"><![CDATA[<b>«bold»</b> «text»]]></string>
     <plurals name="files">
         <item quantity="one">%d «file»</item>
-        <item quantity="many">%d «files»</item>
+        <item quantity="many">%d <b>«files»</b></item>
     </plurals>
     <string-array name="days">
         <item>«Monday»</item>
