@@ -33,7 +33,10 @@ PAGE = files(__package__) / "web"
 WEIGHTS = "model.bin"
 STRUCTURES = ("Source", "Memory", "Search", "Rule")
 PATTERNS = {
-    placeholders: ("PLACEHOLDER", "EMOJI_RUN", "EMOJI", "WORD", "BARE_WORD", "TAG", "SPAN", "TOKEN", "LETTERS"),
+    placeholders: (
+        *("PLACEHOLDER", "RUN", "EMOJI_RUN", "EMOJI", "MARKS_ALONE", "ENDS_WORD", "BEGINS_WORD"),
+        *("WORD", "BARE_WORD", "TAG", "SPAN", "TOKEN", "LETTERS"),
+    ),
     translation_inputs: ("TAG_PATTERN", "MARKUP", "BEFORE_SENTENCE"),
     long_text: ("SENTENCE_END", "JOINED", "UNSPACED"),
 }
@@ -160,6 +163,7 @@ def texts_of(model: Model, tokenizer: Any) -> dict[str, Any]:
             "patterns": {
                 name: javascript(getattr(module, name).pattern) for module, names in PATTERNS.items() for name in names
             },
+            "brackets": placeholders.BRACKETS,
             "placeholders": list(placeholders.PLACEHOLDER_TOKENS) if inputs.has_placeholders else [],
             "lowersCapitals": lowers and not getattr(model.config, "reads_capitals", False),
             "wordInCapitals": translation_inputs.WORD_IN_CAPITALS,

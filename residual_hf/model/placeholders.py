@@ -43,10 +43,10 @@ PLACEHOLDER = re.compile(
     rf"|(?<!\d)%(?:ll?|z)?[sdu@](?!{_WORD}{{4}})"
     rf"|{_NO_PERCENTAGE}%(?:[-+#0,']+[1-9]\d*|[+#]){_TYPE}"
     rf"|{_NO_PERCENTAGE}%(?:[-+#0,']+(?:[1-9]\d*)?{_TYPE}|{_LENGTH}[sdiufxX]|i|[xXcfn](?!{_WORD}{{3}}%))(?!{_WORD}{{4}})"
-    rf"|(?:(?<!\d)|(?<=%\d)|(?<=%\d\d))%L?[1-9]\d?(?:[sdifxXuc]{_WORD}{{,2}}(?!{_WORD}))?"  # of Qt, or a width
+    rf"|(?:(?<!\d)|(?<=%\d)|(?<=%\d\d))%L?[1-9]\d?(?:[sdifxXuc]{_WORD}{{0,2}}(?!{_WORD}))?"  # of Qt, or a width
     rf"|%{_WORD}+%|%%"
 )
-_JOINT = r"(?:[xX]|[-–—/\\:.,;_+*×·|~=&@#%]{,3})"
+_JOINT = r"(?:[-–—/\\:.,;_+*×·|~=&@#%]{0,3}?|[xX])"
 RUN = re.compile(
     rf"(?:(?<!\w)[€£¥$#±~])?(?:{PLACEHOLDER.pattern})(?:{_JOINT}(?:{PLACEHOLDER.pattern}))*"
     rf"(?:°[CF]?(?!{_WORD})|[%‰€£¥$])?"

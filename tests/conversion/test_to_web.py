@@ -119,6 +119,8 @@ TEXTS = [
     *("12 % (34)", "<b>", "&nbsp;"),
     "two cats 😀 sleep",
     "😀👍🏽 a dog",
+    *("two cats😀sleep", "😀: a dog sleeps", "(😀) two cats", "a dog (😀) sleeps. 👍🏽 Two cats", "“😀”"),
+    *("%ix%i cats", "{0}x{1} dogs", "%d%% of 5 %2"),
     "TWO CATS SLEEP. A DOG RUNS",
     "two  cats",
     " two cats ",

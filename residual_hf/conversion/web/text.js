@@ -16,7 +16,7 @@ export class Texts {
     if (!text.trim()) return "";
     if (this.of.readsAll) return null;
     if (this.of.tagsSources || this.of.tagsTargets) text = this.withoutTag(text);
-    const read = text.replace(this.patterns.PLACEHOLDER, "").replace(this.patterns.MARKUP, "");
+    const read = text.replace(this.patterns.RUN, "").replace(this.patterns.MARKUP, "");
     return /(?!\p{Lm}|ℹ)\p{L}/u.test(read) ? null : text;
   }
 
@@ -127,12 +127,20 @@ export class Texts {
   }
 
   #withoutEmoji(text) {
-    const edits = [...text.matchAll(this.patterns.EMOJI_RUN)].map(({ index, 0: run }) => {
-      const end = index + run.length;
-      const isLast = text[index - 1] === " " && text[end] !== " ";
-      return isLast ? [index - 1, end, ""] : removal(text, index, end);
-    });
+    const runs = [...text.matchAll(this.patterns.EMOJI_RUN)];
+    const edits = runs.map(({ index, 0: run }) => this.#without(text, index, index + run.length));
     return /[\p{L}\p{N}]/u.test(edited(text, edits)) ? edits : [];
+  }
+
+  #without(text, start, end) {
+    if (this.of.brackets.includes((text[start - 1] ?? "") + (text[end] ?? ""))) [start, end] = [start - 1, end + 1];
+    if (!text.slice(0, start).trim()) end += this.#first("MARKS_ALONE", text.slice(end))?.[0].length ?? 0;
+    const before = [...text.slice(0, start)].at(-1);
+    const after = text.slice(end, end + 2);
+    if (this.#is("BEGINS_WORD", after) && (before === " " || this.#is("ENDS_WORD", before)))
+      return [start - (before === " "), end, " "];
+    const isLast = before === " " && text[end] !== " ";
+    return isLast ? [start - 1, end, ""] : removal(text, start, end);
   }
 
   #withEmoji(translation, source, edits) {
@@ -142,17 +150,18 @@ export class Texts {
     for (const [start, end, fresh] of edits) {
       shift += fresh.length - (end - start);
       const taken = source.slice(start, end);
-      if (fresh || this.#first("EMOJI", taken.trim())?.index !== 0) continue;
+      if (fresh.trim() || !this.#first("EMOJI", taken)) continue;
       if (!source.slice(0, start).trim()) {
         found.push([0, 0, taken]);
         continue;
       }
       const wanted = ((end + shift) / read) * translation.length;
-      const beforeMark = source.slice(end, end + 1).trim() && !taken.endsWith(" ");
+      const beforeMark = source.slice(end, end + 1).trim() && !taken.endsWith(" ") && !fresh;
       const words = [...translation.matchAll(this.patterns[beforeMark ? "BARE_WORD" : "WORD"])];
       const ends = words.map((word) => word.index + word[0].length);
       const [place = 0] = ends.sort((a, b) => Math.abs(a - wanted) - Math.abs(b - wanted));
-      found.push([place, place, (taken.trim() === taken ? "" : " ") + taken.trim()]);
+      const replaces = fresh === " " && translation[place] === " ";
+      found.push([place, place + replaces, (taken.trim() === taken ? "" : " ") + taken.trim()]);
     }
     return found.sort((a, b) => a[0] - b[0]);
   }
