@@ -402,8 +402,9 @@ class _AlignedPair:
             return 0 if following == 0 else len(self.target_units)
         if following == len(self.source_units):
             return len(self.target_units)
-        before, after = self.pair.source[position - 1 : position + 1]
-        follows_word = self.source_units[following - 1][1] == position and (before.isalnum() or not after.isalnum())
+        text = self.pair.source
+        may_follow = text[position - 1].isalnum() or not text[position].isalnum()
+        follows_word = may_follow and self.source_units[following - 1][1] == position
         for column, shift in ((following - 1, 1), (following, 0))[not follows_word :]:
             weights = self.weights[:, column]
             if weights.size and weights.max() > 0:
