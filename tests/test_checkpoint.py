@@ -402,7 +402,7 @@ def test_a_folder_that_is_not_empty_is_kept(model, tokenizer, tmp_path):
     with pytest.raises(InputError, match=r"folder: .* is not empty; use overwrite=True"):
         save_checkpoint(model, tokenizer, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    with pytest.raises(InputError, match="is a file"):
+    with pytest.raises(InputError, match="is not a folder"):
         save_checkpoint(model, tokenizer, tmp_path / "notes.txt", overwrite=True)
 
 

@@ -41,7 +41,7 @@ PATTERNS = {
     long_text: ("SENTENCE_END", "JOINED", "UNSPACED"),
 }
 WORD = r"\p{L}\p{N}_"
-PART = re.compile(r"\[\^\\W((?:\\.|[^\]\\])*)\]|\[(?:\\.|[^\]\\])*\]|\\U[0-9a-f]{8}|\\.")
+PART = re.compile(r"\[\^\\W((?:\\.|[^\[\]\\])*)\]|\[(?:\\.|[^\[\]\\])*\]|\\U[0-9a-f]{8}|\\.")
 ESCAPE = re.compile(r"\\U([0-9a-f]{8})|\\(.)")
 
 

@@ -309,7 +309,7 @@ def given_tokenizer(path: str | Path, kind: str, data: DataSettings | None = Non
     Raises `InputError` for one that cannot be loaded, and see `set_languages`.
     """
     if kind == "pretokenized":
-        with input_errors(f"tokenizer.path: {path} cannot be loaded: ", Exception):
+        with input_errors(f"tokenizer.path: {path} cannot be loaded: "):
             return pretokenized_tokenizer(path)
     check_repository(str(path), f"tokenizer.path: {path} cannot be loaded")
     tokenizer = load_tokenizer(model_folder(path), f"tokenizer.path: {path}", trust_remote_code=False)

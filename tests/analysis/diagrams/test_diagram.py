@@ -278,7 +278,6 @@ def test_command_draws_own_modes_next_to_others(tmp_path, capsys, own_modes):
     assert text.count("cross-attention") == 2 and ">highway</text>" in text
     assert main(["modes", "post_ln", "--svg", str(file)]) == 2
     assert "exists" in capsys.readouterr().err
-    assert main(["modes", "post_ln", "pre_ln"]) == 2
     assert main(["modes", "--svg", str(file)]) == 2
     assert main(["modes", "nothing", "--svg", str(tmp_path / "nothing.svg")]) == 2
     assert main(["modes", "--import", str(tmp_path / "missing.py")]) == 2
