@@ -22,9 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import residual_hf_cli  # noqa: F401 -- how threads wait, before PyTorch is imported
+# as `residual-hf` does, before PyTorch is imported
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
-# isort: split
 import numpy as np
 import torch
 from decode_speed import GENERATED, SIZES, NumberTokenizer, make_model
