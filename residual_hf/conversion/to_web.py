@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from residual_hf._version import __version__
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import write_atomically
+from residual_hf.base.pages import read_page
 from residual_hf.generation import long_text
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model import placeholders, translation_inputs
@@ -29,7 +29,7 @@ from residual_hf.native.weights import Packer, last_position
 
 from .exported_model import Model, Sentences, end_tokens, translate_greedily
 
-PAGE = files(__package__) / "web"
+PAGE = Path(__file__).with_name("web")
 WEIGHTS = "model.bin"
 STRUCTURES = ("Source", "Memory", "Search", "Rule")
 PATTERNS = {
@@ -97,7 +97,7 @@ class WebTarget:
         description |= packed(model, folder / WEIGHTS) | search_of(model) | texts_of(model, tokenizer)
         write_atomically(folder / "model.json", json.dumps(description, ensure_ascii=False) + "\n")
         for name in ("README.md", "index.html"):
-            text = (folder / name).read_text("utf-8").replace("TITLE", title_of(model.config))
+            text = read_page(PAGE / name).replace("TITLE", title_of(model.config))
             write_atomically(folder / name, text)
 
     def translate(self, model: Model, tokenizer: Any, folder: Path, sources: Sentences, limit: int) -> Sentences:

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hmac import compare_digest
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from residual_hf._version import __version__
 from residual_hf.base.errors import InputError
+from residual_hf.base.pages import read_page
 from residual_hf.data.language_names import language_name
 from residual_hf.generation.html_text import visible_text
 
@@ -69,7 +69,7 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
     keys = settings.read_keys()
     kept = DocumentFolder(documents)
     can_read_documents = all(map(find_spec, ("lxml", "polib", "markdown_it", "translate")))
-    page = files("residual_hf.serving").joinpath("page.html").read_text(encoding="utf-8")
+    page = read_page(Path(__file__).with_name("page.html"))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

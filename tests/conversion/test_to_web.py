@@ -247,7 +247,8 @@ def test_command(tmp_path, capsys):
     assert json.loads((site / "export.json").read_text())["dtype"] == "int8"
     assert ModelCard.load(site / "README.md").data.to_dict()["sdk"] == "static"
     assert (site / "model.bin").stat().st_size == json.loads((site / "model.json").read_text())["image"]["size"]
-    assert "<title>Translate en to de</title>" in (site / "index.html").read_text()
+    page = (site / "index.html").read_text()
+    assert "<title>Translate en to de</title>" in page and "--accent: light-dark" in page and "page.css" not in page
 
 
 def test_refusals(tmp_path, monkeypatch):
