@@ -95,7 +95,7 @@ def add_init(init: argparse.ArgumentParser) -> None:
 
 def run_init(options: argparse.Namespace) -> None:
     check_trial(options.trial_seconds)  # before PyTorch is loaded, as what follows
-    first_corpora(**arguments_of(first_corpora, options))
+    options.corpora, options.folder = first_corpora(**arguments_of(first_corpora, options))
     load_package()
     from residual_hf.runs.first_recipe import write_first_recipe
 

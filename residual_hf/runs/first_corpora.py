@@ -33,9 +33,18 @@ def first_corpora(
     start: str | None = None,
     overwrite: bool = False,
 ) -> tuple[list[CorpusSpec], Path]:
-    """The corpora of `write_first_recipe`, whose arguments these are, and the folder that it writes.
+    """The corpora of a first recipe and the folder to write: two aligned text files, or files of pairs.
 
-    Raises `InputError` for files whose first pair cannot be read too.
+    Args:
+        source, target, more: two text files of as many lines, plain or compressed, or one or several files in the
+            formats of `CorpusSpec.file`.
+        folder: default: the languages, as `en-de`.
+        source_lang, target_lang: default: the suffixes of the files, or what the file of pairs names.
+        source_column, target_column: of a file of pairs, see `CorpusSpec`.
+        start: a model to train on from, whose files are checked.
+        overwrite: the folder may have content.
+
+    Raises `InputError` for files that cannot be used, an unknown language, or a folder that is not empty.
     """
     given = [source, *filter(None, [target]), *more]
     check_paths(given)

@@ -30,7 +30,7 @@ from residual_hf.native import multiplies_bf16
 
 from .building import build_model
 from .fine_tuning import FineTuning, propose
-from .first_corpora import check_trial, first_corpora
+from .first_corpora import check_trial
 from .recipe import load_recipe
 from .trial import Trial, measure
 
@@ -141,52 +141,24 @@ class Plan:
 
 
 def write_first_recipe(
-    source: Path,
-    target: Path | None = None,
-    folder: Path | None = None,
-    *,
-    more: Sequence[Path] = (),
-    source_lang: str | None = None,
-    target_lang: str | None = None,
-    source_column: str | int | None = None,
-    target_column: str | int | None = None,
-    start: str | None = None,
-    trial_seconds: float = 10,
-    overwrite: bool = False,
+    corpora: Sequence[CorpusSpec], folder: Path, *, start: str | None = None, trial_seconds: float = 10
 ) -> Plan:
-    """Split two aligned text files or files of pairs, and write a commented recipe for the device of this machine.
+    """Split the corpora of `first_corpora`, and write a commented recipe for the device of this machine.
 
     Args:
-        source, target, more: two text files of as many lines, plain or compressed, or one or several files in the
-            formats of `CorpusSpec.file`.
-        folder: receives `recipe.yaml` and the splits, such as `train.en`; default: the languages, as `en-de`.
-        source_lang, target_lang: default: the suffixes of the files, or what the file of pairs names.
-        source_column, target_column: of a file of pairs, see `CorpusSpec`.
+        folder: receives `recipe.yaml` and the splits, such as `train.en`; what it has is replaced.
         start: a model to train on from, see `propose`.
         trial_seconds: time to measure the speed of training; 0: no trial and no estimate.
-        overwrite: replace the folder.
 
-    Raises `InputError` for files that cannot be used, an unknown language, or a folder that is not empty.
+    Raises `InputError` for text from which no model can be trained.
     """
     check_trial(trial_seconds)
-    specs, folder = first_corpora(
-        source,
-        target,
-        folder,
-        more=more,
-        source_lang=source_lang,
-        target_lang=target_lang,
-        source_column=source_column,
-        target_column=target_column,
-        start=start,
-        overwrite=overwrite,
-    )
-    languages = str(specs[0].source_lang), str(specs[0].target_lang)
+    languages = str(corpora[0].source_lang), str(corpora[0].target_lang)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with atomic_folder(folder) as new:
-        split = split_corpus(specs[0], new, more=specs[1:])
-        pairs = take_sample(all_pairs(map(PairReader, specs)), split.pairs)
-        faults = sample_faults(ParallelCorpus.empty(specs[0]).with_pairs(pairs), split.pairs)
+        split = split_corpus(corpora[0], new, more=corpora[1:])
+        pairs = take_sample(all_pairs(map(PairReader, corpora)), split.pairs)
+        faults = sample_faults(ParallelCorpus.empty(corpora[0]).with_pairs(pairs), split.pairs)
         train = CorpusSpec(source=new / f"train.{languages[0]}", target=new / f"train.{languages[1]}")
         sample = ParallelCorpus.empty(train).with_pairs(PairReader(train).take(SAMPLE))
         unspaced = any(
@@ -226,9 +198,8 @@ def write_first_recipe(
         config = recipe.build_config(vocab_size=size.vocab_size) if tuning is None else tuning.start.model.config
         longest = config.max_position_embeddings
         if tokens > longest:
-            raise InputError(
-                f"{source}: its lines have {tokens:.0f} tokens on average, must be sentences of <= {longest}"
-            )
+            found = f"its lines have {tokens:.0f} tokens on average"
+            raise InputError(f"{corpora[0].files[0]}: {found}, must be sentences of <= {longest}")
         with torch.device("meta"):
             model = ResidualForConditionalGeneration(config)
         parameters = sum(p.numel() for p in model.parameters())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.first_recipe import write_first_recipe
 from support.foreign_models import foreign_model
 from support.tiny_translator import tiny_model, tiny_tokenizer
 
@@ -18,7 +19,6 @@ from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.runs import fine_tuning, first_recipe
-from residual_hf.runs.first_recipe import write_first_recipe
 from residual_hf.runs.recipe import load_recipe
 from residual_hf.runs.run import train
 

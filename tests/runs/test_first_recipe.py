@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.first_recipe import write_first_recipe
 
 from residual_hf.base.errors import InputError
 from residual_hf.cli import main
@@ -15,7 +16,7 @@ from residual_hf.data.data_settings import SPLITS
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.runs import first_recipe, trial
 from residual_hf.runs.first_corpora import language_of
-from residual_hf.runs.first_recipe import choose_size, write_first_recipe
+from residual_hf.runs.first_recipe import choose_size
 from residual_hf.runs.recipe import load_recipe
 from residual_hf.runs.run import train
 from residual_hf.runs.trial import Trial

@@ -1,0 +1,12 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""A first recipe as `residual-hf init` writes it."""
+
+from __future__ import annotations
+
+from residual_hf.runs import first_recipe
+from residual_hf.runs.first_corpora import first_corpora
+
+
+def write_first_recipe(*files, start=None, trial_seconds=10, **options):
+    corpora, folder = first_corpora(*files, start=start, **options)
+    return first_recipe.write_first_recipe(corpora, folder, start=start, trial_seconds=trial_seconds)
