@@ -94,11 +94,10 @@ class Glossary:
                 cells.pop()
             if not cells:
                 continue
-            if is_first and is_header(cells[:2]):
+            may_name, is_first = is_first, False
+            if may_name and is_header(cells[:2]):
                 logger.warning("%s: line %d names the columns and is no term: %r", path, number, line[:80])
-                is_first = False
                 continue
-            is_first = False
             if len(cells) != 2 or not all(cells):
                 more = f"; it has a third column, {cells[2][:80]!r}" if len(cells) > 2 else ""
                 raise InputError(
@@ -148,10 +147,12 @@ class Glossary:
 
 def is_header(cells: list[str]) -> bool:
     """Whether two cells name the columns of a glossary: two languages, or `source` and `target`."""
-    if len(cells) == 2 and all(COLUMN.fullmatch(cell) for cell in cells):
+    if len(cells) != 2:
+        return False
+    if all(COLUMN.fullmatch(cell) for cell in cells):
         return cells[0].casefold() != cells[1].casefold()
     codes = [codes_called(cell) for cell in cells]
-    return len(cells) == 2 and all(codes) and codes[0].isdisjoint(codes[1])  # `German;Deutsch` is a term
+    return all(codes) and codes[0].isdisjoint(codes[1])  # `German;Deutsch` is a term
 
 
 def forms_of(term: str) -> Iterator[str]:

@@ -35,7 +35,7 @@ INI = re.compile(r"^[^\s;#\[=:][^=:\r\n]*[=:][ \t]*(\S[^\r\n]*)", re.MULTILINE)
 SETTING = re.compile(
     r"true|false|null|#(?:[0-9A-Fa-f]{3,4}){1,2}|0x[0-9A-Fa-f]+|-?\d[\d.]*(?:px|em|rem|pt|dp|sp|ms|s)?"
 )
-"""A value that is no text, of files that have only texts: a truth value, a color or a number."""
+"""A truth value, a color or a number, in files whose format has texts only."""
 ESCAPE = re.compile(r"\\(?:[uU]([0-9A-Fa-f]{4})|\r?\n[ \t\f]*|(.))")
 CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 WRITTEN = {"\\": "\\\\", **{control: f"\\{name}" for name, control in CONTROLS.items()}}

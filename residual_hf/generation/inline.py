@@ -75,29 +75,26 @@ def read_block(block: Block, contents: list[Content], *, at_start: bool = True) 
             found.append(piece[1:] if is_word else piece)
             continue
         before, after = plain_text([previous])[-1:], plain_text([following])[:1]
-        within_word = after.isalpha() and is_note_in_word(piece, previous)
-        if within_word or (is_note(piece, previous) and not after.isalnum()):
+        is_note = _is_note(piece, plain_text([previous]), after)
+        if is_note:
             piece = Inline(piece)
         empty = plain_text([piece]) == ""
         if (at_start and not found) or before in LINES:
             before = " "
-        follows_word = empty and before.strip() != "" and (within_word or not after.isalnum())
+        follows_word = empty and before.strip() != "" and (is_note or not after.isalnum())
         number = len(contents)
         contents.append(Content(piece.content, empty and before == after == " ", follows_word))
         found.append(piece._replace(content=number, pieces=read_block(piece.pieces, contents, at_start=False)))
     return found
 
 
-def is_note(piece: Inline, previous: str | Inline) -> bool:
-    text, before = plain_text([piece]), plain_text([previous])
-    if piece.raised and RAISED_NOTE.fullmatch(text):
-        return AFTER_LONG_WORD.search(before) is not None
-    return NOTE.fullmatch(text) is not None and AFTER_WORD.search(before) is not None
-
-
-def is_note_in_word(piece: Inline, previous: str | Inline) -> bool:
-    text, before = plain_text([piece]), plain_text([previous])
-    return piece.raised and NOTE.fullmatch(text) is not None and AFTER_WHOLE_WORD.search(before) is not None
+def _is_note(piece: Inline, before: str, after: str) -> bool:
+    """Whether an element between two texts is a note, which the model does not read."""
+    text = plain_text([piece])
+    if after.isalpha():
+        return piece.raised and NOTE.fullmatch(text) is not None and AFTER_WHOLE_WORD.search(before) is not None
+    note, word = (RAISED_NOTE, AFTER_LONG_WORD) if piece.raised and text.isalpha() else (NOTE, AFTER_WORD)
+    return not after.isalnum() and note.fullmatch(text) is not None and word.search(before) is not None
 
 
 def restored(block: Block, contents: list[Content]) -> Block:

@@ -246,7 +246,8 @@ class Translator:
             again = search(self.model, texts, settings, request, self.shortlist, wanted, self._letters_added)
             for row, best in zip(rows, again, strict=True):
                 written, before = to_text(self.tokenizer, [best[0].ids, found[row][0].ids])
-                lacks, lacked = (lacking(*self._wanted(sentences[row]), text) for text in (written, before))
+                expected = self._wanted(sentences[row])
+                lacks, lacked = lacking(*expected, written), lacking(*expected, before)
                 if lacks == 0 or lacks < lacked:  # else the search has found none of them
                     found[row] = [self._in_place(sources[row], sentences[row], found[row][0], best[0]), *best[1:]]
         return found

@@ -296,6 +296,7 @@ class Hypotheses(ArrayGroup):
 
     @classmethod
     def none(cls, prompt: Tensor, settings: SearchSettings) -> Hypotheses:
+        """Those of a search that has found nothing yet."""
         scores = np.full((len(prompt), settings.num_beams), IMPOSSIBLE, np.float32)
         return cls(np.arange(len(prompt)), first_paths(prompt, settings), scores, np.zeros(scores.shape, np.int64))
 
