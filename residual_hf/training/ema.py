@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
+from residual_hf.base.errors import input_errors
 from residual_hf.base.files import atomic_file
 
 from .checkpoints import read_tensors
@@ -65,7 +66,8 @@ class EMACallback(TrainerCallback):
 
     def load(self, checkpoint: Path) -> None:
         """Continue from the average in a checkpoint. Raises `InputError` if it has none, or that of another model."""
-        saved = read_tensors(checkpoint / EMA_FILE, self.weights)
+        with input_errors("training.ema_decay: "):
+            saved = read_tensors(checkpoint / EMA_FILE, self.weights)
         self.average = {name: saved[name].to(weight) for name, weight in self.weights.items()}
 
     @torch.no_grad()
