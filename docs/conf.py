@@ -4,8 +4,6 @@
 Build with `sphinx-build -W docs build/docs`. The pages need no network.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

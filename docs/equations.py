@@ -6,8 +6,6 @@ and superscripts of one word, number or `{group}`, `*` for products, ` . ` for i
 Two spaces after a comma or semicolon begin a new line.
 """
 
-from __future__ import annotations
-
 import re
 
 GREEK = {"alpha", "beta", "gamma", "lambda", "omega", "tau"}

@@ -4,8 +4,6 @@
 The pages are `modes/NAME.md`; drawings of all modes are added to `modes.md`.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

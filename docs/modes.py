@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Writes the table of `docs/modes.md`, between two comments: `python docs/modes.py`."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

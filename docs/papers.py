@@ -12,8 +12,6 @@ A file has the `title` and the `url` of a paper and its `items`, each with
 - `picture`: optional, a file in `docs/`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

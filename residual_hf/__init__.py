@@ -4,8 +4,6 @@
 Importing the package registers it with the Auto classes of Transformers and restores `pipeline("translation")`.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

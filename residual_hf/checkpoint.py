@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Model folders: weights, configs, tokenizer and model code, saved together, loaded and checked for completeness."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """`residual-hf <verb>`: exit codes and messages; the verbs are in `commands/`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

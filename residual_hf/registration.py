@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Registration of the model family and of the pipelines for translation and summarization with Transformers."""
 
-from __future__ import annotations
-
 import warnings
 from importlib import import_module
 from typing import Any

@@ -7,8 +7,6 @@ the diagrams (`analysis.diagrams`) read these graphs. Nothing outside of the tra
 threads can run it at the same time.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The layers, their picture, and what a release says of itself in several places."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from pathlib import Path

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The benchmark scripts run and write the figures that they promise."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

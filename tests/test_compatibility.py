@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The page "what works with what": every row names a test, and the packages that no other test uses."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

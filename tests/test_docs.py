@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Whatever README, guides and examples tell a reader to type is run here, or checked as far as it goes without."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The equations of the gallery, which the documentation makes of those of the modes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The examples run, at a size of seconds."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The scripts of examples/images on squares of two colours."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import shutil

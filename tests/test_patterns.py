@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Regular expressions take time in proportion to the text, whatever it is."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import random

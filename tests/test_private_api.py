@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Functions of PyTorch that are not public: each is known here, so that a version without it says what broke."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

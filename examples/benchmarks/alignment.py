@@ -7,8 +7,6 @@ Links that count as right are those of words that occur once on both sides and a
 - `translated`: each other's only translation in a training text (Dice coefficient of at least 0.6, 20 sentences).
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

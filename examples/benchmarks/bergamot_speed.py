@@ -7,8 +7,6 @@
 Random weights; 25 source and 30 generated tokens. It prints CPU seconds of one thread, as decode_speed.py does.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import itertools

@@ -7,8 +7,6 @@ All candidates have the same sizes and random weights and generate the same numb
 of them to the instructions of a CPU without AVX-512. See README.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import os

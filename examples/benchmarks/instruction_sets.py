@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Benchmarks as on a CPU with fewer instructions: all libraries are limited alike, before they are loaded."""
 
-from __future__ import annotations
-
 import os
 import sys
 

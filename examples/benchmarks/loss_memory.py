@@ -7,8 +7,6 @@ Every variant runs in its own process. Its peak memory above that of the inputs 
 memory on a GPU) is printed as JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

@@ -6,8 +6,6 @@
 CPU time of one thread. See README.md in this folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

@@ -6,8 +6,6 @@
 Weights, sentences and lists are random. See README.md.
 """
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 

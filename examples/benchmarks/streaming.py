@@ -6,8 +6,6 @@
 Writes a made-up corpus of two text files and a tokenizer into a new folder, then streams it in a fresh process.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ A term of a sentence counts if its reference has one of the translations of the 
 (Dinu et al. 2019). It is right if the translation has it, with any ending.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from itertools import islice

@@ -7,8 +7,6 @@
 Wall-clock time: run it on a machine without other work. See README.md in this folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import itertools

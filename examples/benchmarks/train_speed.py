@@ -6,8 +6,6 @@
 Every candidate has the same sizes, dropout rates, optimizer and batches. See README.md in this folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import platform

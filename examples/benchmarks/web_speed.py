@@ -9,8 +9,6 @@ milliseconds of each, the least of several repeats in turns. ONNX Runtime decode
 among no hypotheses; Bergamot rounds its float32 weights when it loads them, and has no shortlist.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -18,8 +18,6 @@ of its modes over their seeds plus that over sentences, by a jackknife that leav
 degrees of freedom are Satterthwaite's. The last line is the smallest difference that the runs could show.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import itertools
@@ -74,7 +72,7 @@ class Difference:
     freedom: float
 
     @classmethod
-    def of(cls, a: Mode, b: Mode) -> Difference:
+    def of(cls, a: Mode, b: Mode) -> "Difference":
         seeds = [mode.scores.var(ddof=1) / len(mode.scores) for mode in (a, b)]
         parts = a.without_part - b.without_part
         sentences = (len(parts) - 1) * parts.var()

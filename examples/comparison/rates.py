@@ -10,8 +10,6 @@ are empty for a run that diverged or had no test set. A run that is added replac
 and seed. Figures with two decimals are as they were recorded: the folders of those runs no longer exist.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import math

@@ -12,8 +12,6 @@ shows each mode at the rate with its lowest validation NLL. `curves.svg`, `.png`
 the validation NLL over updates and over learning rates.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

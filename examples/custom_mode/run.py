@@ -4,8 +4,6 @@
 python examples/custom_mode/run.py runs/highway
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -7,8 +7,6 @@ Per mode: the largest activation of the residual stream and the gradient norm in
 (autocast, weights in fp32) whether outputs, loss and gradients are finite. The loss is not scaled; Admin is profiled.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -9,8 +9,6 @@ started again, the script continues after the last one. The table shows the NLL 
 the mean over seeds.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

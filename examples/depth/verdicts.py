@@ -9,8 +9,6 @@ measurement is a line of the second file; when started again, the script continu
 verdict are applied when the tables are printed.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

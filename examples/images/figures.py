@@ -7,8 +7,6 @@ Gradient norms of the outputs of the middle stage's blocks and the effective sca
 loss. Runs that differ only in the seed are one line with a band.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

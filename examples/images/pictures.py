@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The images of CIFAR, or of your own, in memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -7,8 +7,6 @@ Finished rows are kept and interrupted ones go on when it is started again with 
 writes tableN.md, with the mean test errors in % beside those of the paper.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -9,8 +9,6 @@ parquet files, or a name on the Hub. Images of different sizes need `--image-siz
 when it is started again. It leaves a model for `pipeline("image-classification")` and `result.json`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -7,8 +7,6 @@ python examples/multi30k/prepare.py data/multi30k data/multi30k_bpe
 `dict.txt` has the frequencies of the training tokens, padded as by fairseq: with 4 special tokens, a multiple of 8.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import io

@@ -5,8 +5,6 @@ pip install sacremoses
 python examples/multi30k/score.py runs/multi30k/test.hypotheses.txt data/multi30k/test_2016_flickr.de.gz
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

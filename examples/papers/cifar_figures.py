@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The figures of "Rethinking Skip Connection" (Liu et al. 2020) with ResNets, trained on coloured squares."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

@@ -5,8 +5,6 @@ python examples/papers/figures.py resi_dual-2 b2t-3 admin-3 --modes rezero deep_
 python examples/papers/figures.py b2t-3 --model runs/my_run --modes pre_ln b2t --output-dir figures
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from functools import partial

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The generated corpus, and fresh models of a shape, for short trainings."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

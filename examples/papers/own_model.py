@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The figures of the papers for a model of the user, on text of the user."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,7 +39,7 @@ class OwnModel:
     pairs: list[tuple[str, str]] = field(repr=False)
 
     @classmethod
-    def load(cls, name: str, source: Path | None = None, reference: Path | None = None) -> OwnModel:
+    def load(cls, name: str, source: Path | None = None, reference: Path | None = None) -> "OwnModel":
         """Load a model of this or another family, and its text.
 
         Args:

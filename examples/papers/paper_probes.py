@@ -2,8 +2,6 @@
 """Measurements of gradients and hidden states beside those of the package: parts of a gradient and steps (ResiDual),
 similarity of layers (B2T), dependency on a branch (Admin), rank."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence

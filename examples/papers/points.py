@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Points of measurements, written as CSV, SVG and PNG."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

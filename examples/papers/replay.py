@@ -6,8 +6,6 @@
 A run on several processes needs as many: `torchrun --nproc-per-node N examples/papers/replay.py RUN`.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Probes of the residual stream: does its basis matter, and can positions be read from it?"""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import Any

@@ -14,8 +14,6 @@ the first that applies of three, on the loss averaged over the last `WINDOW` upd
 A run without divergence survived `max_lr`.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -5,8 +5,6 @@ The simulations make the assumptions of the proofs: branches are independent Gau
 the norm has neither gain nor bias.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@
 serve run examples.scale.serve_api:app models=runs/en_de/model,runs/de_en/model max_replicas=8
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fastapi import FastAPI

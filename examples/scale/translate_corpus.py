@@ -4,8 +4,6 @@
 python examples/scale/translate_corpus.py runs/my_run/model --input text.en --output text.de --workers 16
 """
 
-from __future__ import annotations
-
 import argparse
 from itertools import islice
 from pathlib import Path

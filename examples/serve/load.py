@@ -4,8 +4,6 @@
 python examples/serve/load.py runs/my_run/model --input text.en --clients 64 --seconds 60
 """
 
-from __future__ import annotations
-
 import argparse
 import http.client
 import json

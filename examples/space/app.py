@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A Gradio Space that translates with one model. The variable MODEL names it; the checkpoint has the model code."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -7,8 +7,6 @@ Every twelfth speaker of `train` becomes `valid.tsv`; the others are `train.tsv`
 id, which hyphens separate.
 """
 
-from __future__ import annotations
-
 import argparse
 import tarfile
 from pathlib import Path

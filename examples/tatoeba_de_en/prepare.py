@@ -7,8 +7,6 @@ python examples/tatoeba_de_en/prepare.py deu.txt data/tatoeba_de_en
 Pairs that share a sentence, on either side, are held together: no sentence of validation or test is trained on.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import random

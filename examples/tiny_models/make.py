@@ -4,8 +4,6 @@
 python examples/tiny_models/make.py tiny_models [--modes resi_dual pre_ln]
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

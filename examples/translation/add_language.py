@@ -7,8 +7,6 @@ python add_language.py --model runs/en_de/model --language en --train train.de t
 Pass pairs of the old language as `--keep`, they get a tag too; without them the model forgets that language.
 """
 
-from __future__ import annotations
-
 from finetune import build_parser, build_trainer, read
 from tokenizers import AddedToken
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer

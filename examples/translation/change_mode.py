@@ -7,8 +7,6 @@ python change_mode.py --model runs/post_ln/model --ln-mode resi_dual --train tra
 The model may also be one of Transformers (MarianMT, NLLB, BART, mBART, FSMT), such as Helsinki-NLP/opus-mt-en-de.
 """
 
-from __future__ import annotations
-
 import json
 
 from finetune import build_parser, build_trainer, read

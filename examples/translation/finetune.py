@@ -4,8 +4,6 @@
 python finetune.py --model runs/my_model/model --train train.en train.de --valid valid.en valid.de --output-dir tuned
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

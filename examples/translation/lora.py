@@ -6,8 +6,6 @@ python lora.py --model runs/my_model/model --train train.en train.de --valid val
 Leaves the adapter in OUTPUT_DIR/adapter and the merged model, which needs no PEFT, in OUTPUT_DIR/model.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from finetune import build_parser, build_trainer, read

@@ -4,8 +4,6 @@
 python make_domain.py data/headlines
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

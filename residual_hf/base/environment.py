@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Description of this process for records: command, time, commit, versions and device."""
 
-from __future__ import annotations
-
 import platform
 import shlex
 import subprocess

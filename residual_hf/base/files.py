@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Output files and folders, written completely or not at all, and JSON files."""
 
-from __future__ import annotations
-
 import errno
 import glob
 import json

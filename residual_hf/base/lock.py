@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The lock of an output that grows: one process at a time writes it."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Names of models: folders of a model or of a run, or names on the Hub."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Names that users mistype: of files, folders and repositories on the Hub."""
 
-from __future__ import annotations
-
 import difflib
 import os
 from pathlib import Path

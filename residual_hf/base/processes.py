@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The processes of `torchrun` and `accelerate launch`."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import torch

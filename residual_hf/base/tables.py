@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Numbers and tables as text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

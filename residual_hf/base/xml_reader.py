@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Reads XML in bounded memory, without entities, external files and network access."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from typing import IO, Any
 

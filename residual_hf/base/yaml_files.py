@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Reads and writes YAML files of plain values. Refuses duplicate keys, unbounded aliases and deep nesting."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, NoReturn

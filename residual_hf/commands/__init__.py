@@ -4,8 +4,6 @@
 Modules import at the top only what needs no PyTorch, so that `--help` answers at once.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import sys

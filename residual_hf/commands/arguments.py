@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Verbs, and the options that several of them share."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

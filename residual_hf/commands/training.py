@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Verbs that train models."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import sys

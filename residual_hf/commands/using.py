@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Verbs that use a trained model."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -7,8 +7,6 @@ its parameters still have their starting values. Then the parameters that the ne
 and its constants (such as DeepNet's alpha) are divided out of the adjacent weights, the inverse of folding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

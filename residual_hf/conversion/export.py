@@ -4,8 +4,6 @@
 A decoder alone continues texts instead.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import random
 import warnings

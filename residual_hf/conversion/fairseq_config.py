@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Convert the settings of a fairseq checkpoint (argparse or OmegaConf) to a `ResidualConfig`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

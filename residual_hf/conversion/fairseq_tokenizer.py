@@ -7,8 +7,6 @@ produce but the dictionary lacks take part in merging, with ids after those of t
 end become `<unk>` (`known_tokens` of `ResidualTokenizer`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

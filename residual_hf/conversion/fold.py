@@ -9,8 +9,6 @@ in real arithmetic, in training mode too; only intermediate hidden states are sc
 Source: Liu et al. 2020 (Admin), appendix C, as corrected by the authors' code (cross-attention: the query only).
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar

@@ -6,8 +6,6 @@ of attention are tensors (batch, heads, length, head_dim), for each layer those 
 source (`encoder`); of a decoder alone those of the text.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

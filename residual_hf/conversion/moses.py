@@ -6,8 +6,6 @@ classes and lists of abbreviations), but not to use a tokenizer that has them. `
 a fixed text: where the scripts capture text and put it back, these rules use look-around assertions.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

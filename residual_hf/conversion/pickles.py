@@ -5,8 +5,6 @@
 of argparse, OmegaConf, fairseq and NumPy, and dataclasses of plug-ins. No module is imported for a pickle.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import pickletools
@@ -148,7 +146,7 @@ class StandIn:
     arguments: tuple[Any, ...]
     state: Any
 
-    def __new__(cls, *args: Any) -> StandIn:
+    def __new__(cls, *args: Any) -> "StandIn":
         made = super().__new__(cls)
         made.arguments = args
         made.state = {}

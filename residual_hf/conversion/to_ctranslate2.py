@@ -5,8 +5,6 @@ CTranslate2 has one class for each architecture. A stack maps to its options: `p
 Pre-LN, and `pre_post_layer_norm` is Peri-LN (the layers of Gemma 2 and T5Gemma).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Export to ONNX: every mode, with the files and names of Optimum's exports of encoder-decoders and decoders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

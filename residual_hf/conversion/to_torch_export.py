@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Export with `torch.export`: every mode, as three `.pt2` files that run without the code of the model."""
 
-from __future__ import annotations
-
 from io import BytesIO
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 They are Post-LN or Pre-LN; `change_ln_mode` changes the result to modes that contain these.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from dataclasses import dataclass

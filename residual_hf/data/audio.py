@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Recordings as samples: audio files, the `Audio` columns of data sets, and cuts at pauses."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@
 At exit a `ThreadPoolExecutor` would wait for its call to finish, which takes a minute for a large block of a stream.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future

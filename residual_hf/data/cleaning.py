@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Cleaning of parallel corpora by rules, with a report of what was dropped."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Parallel corpora in memory."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +36,7 @@ class ParallelCorpus(Sequence):
     tag: str | None = None
 
     @classmethod
-    def empty(cls, spec: CorpusSpec) -> ParallelCorpus:
+    def empty(cls, spec: CorpusSpec) -> "ParallelCorpus":
         """A corpus without pairs, with the name, languages and tag of `spec`."""
         return cls([], [], spec.title, spec.source_lang, spec.target_lang, tag=spec.tag)
 
@@ -63,13 +61,13 @@ class ParallelCorpus(Sequence):
     def __iter__(self) -> Iterator[Pair]:
         return iter(zip(self.sources, self.targets, strict=True))
 
-    def select(self, rows: Iterable[int]) -> ParallelCorpus:
+    def select(self, rows: Iterable[int]) -> "ParallelCorpus":
         """The pairs at `rows`, in that order."""
         rows = list(rows)
         raw = None if self.raw_targets is None else [self.raw_targets[row] for row in rows]
         return replace(self.with_pairs(self[row] for row in rows), raw_targets=raw)
 
-    def with_pairs(self, pairs: Iterable[Pair]) -> ParallelCorpus:
+    def with_pairs(self, pairs: Iterable[Pair]) -> "ParallelCorpus":
         """The same corpus with other pairs, without raw targets."""
         sources, targets = [], []
         for source, target in pairs:

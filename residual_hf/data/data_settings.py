@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Settings of corpora, cleaning, subword regularization and tokenizers: the `data` and `tokenizer` of a recipe."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Sentence pairs as token ids, in compact arrays that are cached on disk."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -72,7 +70,7 @@ class EncodedCorpus(Dataset):
         self.target_lengths = np.diff(arrays[f"{self.sides[-1]}_offsets"])
 
     @classmethod
-    def from_ids(cls, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> EncodedCorpus:
+    def from_ids(cls, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> "EncodedCorpus":
         """A corpus of two lists of id lists."""
         arrays = {}
         for side, rows in (("source", sources), ("target", targets)):
@@ -113,7 +111,7 @@ class EncodedCorpus(Dataset):
         """What the model reads of a pair, without random changes."""
         return self._row("source", index)
 
-    def select(self, indices: Sequence[int] | np.ndarray) -> EncodedCorpus:
+    def select(self, indices: Sequence[int] | np.ndarray) -> "EncodedCorpus":
         """The pairs at `indices`, in that order; segmentations are drawn by their new indices."""
         arrays = self.selected(indices)
         return EncodedCorpus(arrays, self.resegment, seed=self.seed, max_length=self.max_length)
@@ -132,7 +130,7 @@ class EncodedCorpus(Dataset):
         return arrays
 
     @classmethod
-    def joined(cls, parts: Sequence[EncodedCorpus]) -> EncodedCorpus:
+    def joined(cls, parts: "Sequence[EncodedCorpus]") -> "EncodedCorpus":
         """Corpora with the same sides, one after the other."""
         arrays = {}
         for side in parts[0].sides:
@@ -141,7 +139,7 @@ class EncodedCorpus(Dataset):
             arrays[f"{side}_ids"] = np.concatenate([part.arrays[f"{side}_ids"] for part in parts])
         return cls(arrays)
 
-    def drop_long(self, limit: int) -> EncodedCorpus:
+    def drop_long(self, limit: int) -> "EncodedCorpus":
         """The pairs without a side of more than `limit` tokens."""
         kept = np.flatnonzero(np.maximum(self.source_lengths, self.target_lengths) <= limit)
         return self if len(kept) == len(self) else self.select(kept)

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Terms and their translations: where they are in a text, and source text that says how to translate them."""
 
-from __future__ import annotations
-
 import csv
 import logging
 import re
@@ -74,7 +72,7 @@ class Glossary:
         self._pattern = regex.compile(f"{BEGIN}(?:{choice}){END}", ignore_unused=True, **lists) if choice else None
 
     @classmethod
-    def read(cls, path: str | Path) -> Glossary:
+    def read(cls, path: str | Path) -> "Glossary":
         """Read lines "term<TAB>translation", or CSV with semicolons or commas.
 
         A first row that names both columns is left out, which is logged, and a line `sep=;` before it is obeyed.

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Names of languages, for people and of detectors, and the codes that NLLB, M2M100 and mBART add to a text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 from functools import lru_cache

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Mixtures of several training corpora: the share of each, and an epoch of corpora in memory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

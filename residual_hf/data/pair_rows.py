@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Reads a sentence pair from a row (of TSV, JSONL, a table or a data set), and finds languages among names."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

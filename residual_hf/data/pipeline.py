@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """From the corpora of a recipe to token ids, in memory or as a stream."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence

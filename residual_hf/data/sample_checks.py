@@ -6,8 +6,6 @@ Vietnamese): lengths correlate by at least 0.74 in every block of 200 pairs, by 
 at most 0.2 % of the pairs are copies; the language of single lines is recognized in at least 95 %.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter

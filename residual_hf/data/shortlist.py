@@ -5,8 +5,6 @@ Probabilities are those of IBM Model 1 (Brown et al., 1993, The Mathematics of S
 `</s>` of a source is its empty word. As in Marian, the output layer then computes these tokens only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

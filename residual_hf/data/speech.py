@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Features of recordings, computed once and read from disk, with their transcripts as token ids."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Sequence
@@ -83,7 +81,7 @@ class SpeechCorpus(EncodedCorpus):
             frames = spec_augment(frames, SPEC_AUGMENT[self.policy], random)
         return {"input_features": frames, "labels": np.full_like(labels, IGNORED) if index is None else labels}
 
-    def select(self, indices: Sequence[int] | np.ndarray) -> SpeechCorpus:
+    def select(self, indices: Sequence[int] | np.ndarray) -> "SpeechCorpus":
         places = self.starts[indices], self.source_lengths[indices]
         return SpeechCorpus(self.frames, *places, self.selected(indices), policy=self.policy, seed=self.seed)
 

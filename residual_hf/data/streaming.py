@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Training batches of corpora larger than memory: read, cleaned, tokenized and shuffled block by block."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import Counter, deque

@@ -5,8 +5,6 @@ The `tokenizers` library implements both (`BPE.dropout`, `Unigram.alpha`), but i
 and a resumed run must see the segmentations that it would have seen.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from bisect import bisect

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Text files of one sentence per line: strict UTF-8, plain or compressed, only "\\n" ends a line."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import hashlib

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Special tokens of our tokenizers, dictionaries of fairseq, and a tokenizer for text that is already segmented."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

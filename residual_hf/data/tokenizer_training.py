@@ -14,8 +14,6 @@ How this is done, with the `tokenizers` library:
   `<0x0A>`; with `split_special_tokens` a literal `</s>`, or the HTML tag `<s>`, is encoded as text.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import logging

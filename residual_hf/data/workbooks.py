@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Rows of Excel workbooks. openpyxl would pad all rows and cells that the number of a row or cell claims."""
 
-from __future__ import annotations
-
 import posixpath
 import zipfile
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Sentence pairs in TMX and XLIFF files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import islice

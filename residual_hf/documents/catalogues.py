@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """PO and XLIFF: what has no translation yet is translated, everything else stays as it is, byte for byte."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from copy import deepcopy

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Markdown (CommonMark with tables). Only the text of paragraphs, headings, lists and tables is replaced."""
 
-from __future__ import annotations
-
 import re
 from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping, Sequence

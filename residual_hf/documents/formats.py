@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The formats of documents by the ends of their names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -5,8 +5,6 @@ translate-toolkit would format these anew, lose empty objects and repeated keys 
 lines of long values.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 import re

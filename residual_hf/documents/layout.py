@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Layout in blocks: spaces, line breaks, pictures and notes, which the model does not read, stay in their places."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import groupby, takewhile

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The text and the marks of Markdown. What Pandoc, MkDocs, kramdown, GitHub and MDX have besides is kept."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping, Sequence

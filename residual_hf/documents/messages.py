@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Files of messages that translate-toolkit reads: those of Android, .NET and Qt, and YAML."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable, Iterator, Sequence

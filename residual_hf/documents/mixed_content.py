@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """XML elements whose content is text with elements inside, as OpenDocument and XLIFF have."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Collection, Mapping

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The text of Office Open XML: paragraphs of runs in Word documents, and in the slides and charts of PowerPoint."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,7 +78,7 @@ class Kept(NamedTuple):
     after: Sequence[Atom] = ()
 
 
-def paragraphs_of(tree: Any) -> Iterator[Paragraph | Label]:
+def paragraphs_of(tree: Any) -> "Iterator[Paragraph | Label]":
     """The paragraphs of a part that have runs, also those in text boxes, tables and charts, and labels of charts.
 
     Placeholders of masters, whose text no slide shows, are left out.

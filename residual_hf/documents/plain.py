@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Text files and subtitles (SubRip, WebVTT)."""
 
-from __future__ import annotations
-
 import html
 import re
 from bisect import bisect_left

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """HTML files, and e-books (EPUB), which are archives of them."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """sacreBLEU's metrics with their signatures, significance by paired bootstrap, and Moses detokenization."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -199,7 +197,7 @@ def paired_bootstrap(
     return comparisons
 
 
-def interval(result: Result) -> tuple[float, float]:
+def interval(result: "Result") -> tuple[float, float]:
     """The bounds of the confidence interval of a system under a bootstrap."""
     assert result.mean is not None and result.ci is not None
     return max(float(result.mean - result.ci), 0.0), float(result.mean + result.ci)
@@ -216,7 +214,7 @@ def check_lines(field: str, hypotheses: Sequence[str], references: Sequence[str]
         raise InputError(f"{field}: {len(hypotheses)} lines for {len(references)} references, must be as many")
 
 
-def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> dict[str, Metric]:
+def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> "dict[str, Metric]":
     """sacreBLEU's objects by the names of `METRICS`.
 
     TER, too, is cased unless `lowercase`, and counts characters instead of words of Chinese and Japanese.
@@ -232,7 +230,7 @@ def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> d
 
     in_characters = tokenize in ("zh", "ja-mecab")
 
-    def bleu(lowercase: bool) -> Metric:
+    def bleu(lowercase: bool) -> "Metric":
         try:
             return BLEU(lowercase=lowercase, tokenize=tokenize, force=True)  # without advice to give this argument
         except (ImportError, OSError, RuntimeError) as error:

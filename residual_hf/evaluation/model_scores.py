@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Scores of a model on one or several test sets: `residual-hf evaluate`."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Perplexity of a language model on text: `residual-hf evaluate --text`."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Metrics by further libraries: error rates, ROUGE, BLEU of split compounds, COMET."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

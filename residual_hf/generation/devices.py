@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A command in several processes of this machine, one for each device."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

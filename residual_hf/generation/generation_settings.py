@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Settings of the search, and of the translation of lines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -53,7 +51,7 @@ class DecodingSettings(InputSettings):
     )
 
     @classmethod
-    def of_model(cls, model: Any, settings: Mapping[str, Any]) -> DecodingSettings:
+    def of_model(cls, model: Any, settings: Mapping[str, Any]) -> "DecodingSettings":
         """The `settings` that are not None, and those that the generation config of a model has."""
         generation = model.generation_config
         saved = {key: getattr(generation, key, None) for key in ("length_penalty", "max_length_a", "max_length_b")}
@@ -114,7 +112,7 @@ class SearchRequest(InputSettings):
     progress: Callable[[int], Any] = field(default=lambda sentences: None, compare=False)
 
     @classmethod
-    def of(cls, **asked: Any) -> SearchRequest:
+    def of(cls, **asked: Any) -> "SearchRequest":
         """A request by its fields and further arguments of `model.generate`."""
         own = {each.name: asked.pop(each.name) for each in fields(cls) if each.name in asked}
         return cls(**own, generate_arguments=asked)

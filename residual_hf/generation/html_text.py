@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """HTML as blocks of `markup.py`, and back. What is not translated stays as it was, character by character."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections import Counter

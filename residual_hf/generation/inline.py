@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Blocks of text with inline elements, and what a model reads of elements without text and of notes."""
 
-from __future__ import annotations
-
 import re
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -15,7 +13,7 @@ class Inline(NamedTuple):
     """
 
     content: Any
-    pieces: list[str | Inline] = []  # never changed
+    pieces: "list[str | Inline]" = []  # never changed
     keep: bool = False
     link: bool = False
     raised: bool = False

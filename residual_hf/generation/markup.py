@@ -17,8 +17,6 @@ too: readers of formats in which they mean nothing replace them. `SplitBlocks` h
 for those who translate sentences of several documents together.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -65,7 +63,7 @@ def translate_blocks(
 
 
 def sentence_hypotheses(
-    translator: Translator, document: SplitBlocks, request: SearchRequest
+    translator: Translator, document: "SplitBlocks", request: SearchRequest
 ) -> list[list[Hypothesis]]:
     """What `Translator.answer` returns for the sentences of a document, with the alignments that `join` needs."""
     found: dict[int, list[Hypothesis]] = {}
@@ -98,7 +96,7 @@ def paragraph_hypotheses(
     return results
 
 
-def document_for(translator: Translator, blocks: Iterable[Block], request: SearchRequest) -> SplitBlocks:
+def document_for(translator: Translator, blocks: Iterable[Block], request: SearchRequest) -> "SplitBlocks":
     """Blocks whose sentences a translator can read."""
 
     @cache

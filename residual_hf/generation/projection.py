@@ -7,8 +7,6 @@ within an element are within its range. An element without such a range has the 
 link and an element within another one however weak that is, others only if the share is not tiny.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -58,7 +56,7 @@ class Node:
         self.element, self.start, self.end = element, start, start if end is None else end
         self.children: list[Node] = []
 
-    def descendants(self) -> Iterator[Node]:
+    def descendants(self) -> "Iterator[Node]":
         for child in self.children:
             yield child
             yield from child.descendants()

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """An output file that grows while lines are translated, so that an interrupted run can continue."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os
@@ -66,7 +64,7 @@ class ResumableFile:
         self.lines, self.size, self.digest, self.written = 0, 0, hashlib.sha256(), hashlib.sha256()
         self.resume, self.overwrite = resume, overwrite
 
-    def __enter__(self) -> ResumableFile:
+    def __enter__(self) -> "ResumableFile":
         with ExitStack() as stack:
             stack.enter_context(self.lock)
             if self.resume:

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Translation of lines as they are read, in constant memory: what `residual-hf translate` runs."""
 
-from __future__ import annotations
-
 import io
 import sys
 import time

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Translation of text with a model and its tokenizer."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -102,7 +100,7 @@ class Translator:
         trust_remote_code: bool = False,
         glossary: str | Path | None = None,
         **settings: Any,
-    ) -> Translator:
+    ) -> "Translator":
         """Load a model that was saved with its tokenizer.
 
         Args:

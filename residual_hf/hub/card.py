@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Model cards, generated from the folder of a training run. Unknown fields are omitted."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import re

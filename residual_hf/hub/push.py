@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Upload a trained model to the Hugging Face Hub as one commit, after all checks."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import os

@@ -12,8 +12,6 @@ source and target, but never that of `</s>` or of the start of the target. Gradi
 update takes at least twice as long, and twice the memory.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -10,8 +10,6 @@ the loss of one token is `a * nll + b * sum_v(-log p_v)`, where
 In both `a + b * V = 1`, hence the gradient with respect to the logits is `p - b - a * onehot(label)`.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

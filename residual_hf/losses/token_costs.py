@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Losses of rows of logits with their gradients, for each chunk of the fused projection of `loss`."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -7,8 +7,6 @@ which source tokens it comes from. Words of a translation then compete for those
 its noun, but the noun does so more. `examples/benchmarks/README.md` has the accuracy of this choice and of others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher
@@ -44,7 +42,7 @@ class AlignedTokens(NamedTuple):
     weights: Array
     log_probs: Array
 
-    def shifted(self, source: int, target: int) -> AlignedTokens:
+    def shifted(self, source: int, target: int) -> "AlignedTokens":
         """The same tokens in longer texts, which have as many characters before them."""
         return self._replace(source=self.source + source, target=self.target + target)
 

@@ -4,8 +4,6 @@
 The number of updates is a buffer: it is saved with the weights, and a change compiles nothing again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Caches of keys and values, and their name: Transformers 5.24 renamed `past_key_values` to `cache`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps

@@ -4,8 +4,6 @@
 In a checkpoint it names the files, see `self_contained`.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Checksums of the files of a checkpoint: `checksums.json`, written last, with the sha256 of every file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Configuration of models that classify images."""
 
-# no `from __future__ import annotations`: @strict does not check annotations that are strings
-
 import copy
 from typing import Any
 

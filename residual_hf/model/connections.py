@@ -42,8 +42,6 @@ any mode. What a connection computes is traced (`residual_hf.tracing`) for diagr
 for those that decode on a CPU, if it consists of sums, factors, norms, and gates with one value per token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter

@@ -6,8 +6,6 @@ hypothesis may go on with its most probable tokens or with a token of a phrase t
 all of them may end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -58,7 +56,7 @@ class PhraseState(NamedTuple):
     last: int | None = None
 
     @classmethod
-    def of(cls, phrases: Sequence[Phrase], letters: LettersAdded) -> PhraseState:
+    def of(cls, phrases: Sequence[Phrase], letters: LettersAdded) -> "PhraseState":
         return cls(phrases, tuple(range(len(phrases))), letters)
 
     @property
@@ -73,7 +71,7 @@ class PhraseState(NamedTuple):
         begun = (place for place in self.begun if place[0] in self.missing)
         return first | {self.phrases[number][which][length] for number, which, length in begun}
 
-    def after(self, token: int) -> PhraseState:
+    def after(self, token: int) -> "PhraseState":
         """The progress of the hypothesis with another token."""
         missing, ended = self.missing, None
         if self.ended is not None and self.last is not None and (added := self.letters(self.last, token)):

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """`generate` by our own search where its result is that of Transformers, by Transformers everywhere else."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from collections.abc import Callable, Mapping, Sequence

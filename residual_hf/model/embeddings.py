@@ -6,8 +6,6 @@ embedding of padding is zero. With `position_counting="all_tokens"` positions co
 sinusoids is [all sines | all cosines].
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Whether what was prepared for decoding is still what the modules, their attributes and their weights say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -92,7 +90,7 @@ class Fingerprint:
         contents, checked = self._look()
         return contents.notes == self.contents.notes and checked == self.checked
 
-    def _look(self) -> tuple[Contents, Hashable]:
+    def _look(self) -> "tuple[Contents, Hashable]":
         contents = Contents(self.parts)
         return contents, self.checksum([tensor.detach().contiguous() for tensor in contents.tensors])
 

@@ -5,8 +5,6 @@ Weights are set, never multiplied, and only through `transformers.initialization
 is the factor of the `ln_mode` (`ResidualConnection.init_gain`). Source: the official code of each method.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ A `kernel` has the module as its first argument and then those of `forward`. A m
 of such a run, computes as its class says. Residual connections have a `kernel` too, which their layers call.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

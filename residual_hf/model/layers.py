@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Attention, feed-forward, and the layers that pass them to their residual connections."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -29,7 +27,7 @@ SAME_ATTENTION = {"eager", "sdpa"}
 
 
 def eager_attention_forward(
-    module: ResidualAttention,
+    module: "ResidualAttention",
     query: Tensor,
     key: Tensor,
     value: Tensor,

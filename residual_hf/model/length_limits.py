@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """How long a translation may become; without imports, since the settings of commands use it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 DEFAULT_MAX_LENGTH = 20  # of Transformers

@@ -5,8 +5,6 @@ In the equations `a = f(x)` is the output of a branch after residual dropout. Th
 official code.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@
 Their residual connections are those of the Transformers for text.
 """
 
-# no `from __future__ import annotations`, as in `modeling_residual.py`
-
 from typing import Any
 
 import torch

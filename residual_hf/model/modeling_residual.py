@@ -6,8 +6,6 @@
 Encoder and decoder are in `stacks.py`, their layers in `layers.py`, the connections in `ln_modes.py` and `modes_*.py`.
 """
 
-# no `from __future__ import annotations`: Transformers' tests read the annotation of `**kwargs` in `forward`
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

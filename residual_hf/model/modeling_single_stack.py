@@ -4,8 +4,6 @@
 Stacks, layers and connections are those of the encoder-decoder.
 """
 
-# no `from __future__ import annotations`, as in `modeling_residual.py`
-
 from typing import Any
 
 import torch

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Speech models: strided convolutions in front of the layers of the encoder, as in fairseq S2T (Wang et al. 2020)."""
 
-from __future__ import annotations
-
 from functools import wraps
 from inspect import Signature, signature
 from typing import Any

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Modes with a factor on the branch, or on the norm before it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

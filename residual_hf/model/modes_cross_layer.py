@@ -4,8 +4,6 @@
 The stream is `(x, z_0, ..., z_l)`: the state within the current layer, then the embeddings and all layer outputs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -155,7 +153,7 @@ class DynamicAverage(DepthWeightedAverage):
         return weighted_sum(self.weights(history), history[self.members])
 
 
-def average_after(layers: int, config: StackConfig, options: DenseFormer.Options) -> DepthWeightedAverage | None:
+def average_after(layers: int, config: StackConfig, options: "DenseFormer.Options") -> DepthWeightedAverage | None:
     """None where a layer or the end of the stack reads the last output itself."""
     if layers == 0 or layers % options.period != 0:
         return None

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Modes whose activations a learned gate scales down while their gradients pass unchanged (GPAS)."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -4,8 +4,6 @@
 After the first sub-layer of a layer the stream is `(x, x_inp)`: the state, and the input of the layer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor, nn

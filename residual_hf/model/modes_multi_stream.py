@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Modes with several copies of the hidden state, or with attention over all previous outputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

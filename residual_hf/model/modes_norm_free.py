@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Modes without norms inside the layers: scaled initial weights, gates, or scalar shifts and scales."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

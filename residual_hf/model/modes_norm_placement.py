@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Modes that differ from Pre-LN in the place of their norms."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

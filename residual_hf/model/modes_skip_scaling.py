@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Modes that change the shortcut: a scale before the norm, or several norms."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

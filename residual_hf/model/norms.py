@@ -4,8 +4,6 @@
 Statistics are computed in fp32, or in fp64 for fp64 inputs.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -10,8 +10,6 @@ dataclass, or a union of these. `from_mapping` builds such a dataclass from plai
 subclass of `Settings` is also checked when it is built in Python.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import operator

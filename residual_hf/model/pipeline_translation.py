@@ -3,8 +3,6 @@
 Transformers 4.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence

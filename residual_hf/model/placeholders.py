@@ -6,8 +6,6 @@ place. Of a number such as 1,234.56 these are its runs of digits, so that the mo
 language; a single digit is text, because it may become a word.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -80,7 +78,7 @@ class Edit(NamedTuple):
     end: int
     new: str
 
-    def overlaps(self, other: Edit) -> bool:
+    def overlaps(self, other: "Edit") -> bool:
         return self.start < other.end and other.start < self.end
 
 
@@ -111,7 +109,7 @@ class EditedText(NamedTuple):
             place = end
         return [*starts, len(self.original)], ends
 
-    def inverse(self) -> EditedText:
+    def inverse(self) -> "EditedText":
         """The edited text with edits that make the original of it."""
         edits, shift = [], 0
         for start, end, new in self.edits:

@@ -5,8 +5,6 @@ Residual connections, norms and inner modules are called as they are. Linear map
 and values of the source are computed once per sentence, and the beams of a sentence are queries to the same source.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -24,10 +22,10 @@ from .search import Array, Decoder
 Map = Callable[[Tensor], Tensor]
 Branch = Callable[..., tuple[Tensor, ...]]
 
-_prepared: WeakKeyDictionary[nn.Module, PreparedDecoder] = WeakKeyDictionary()
+_prepared: "WeakKeyDictionary[nn.Module, PreparedDecoder]" = WeakKeyDictionary()
 
 
-def prepared_decoder(model: Any) -> PreparedDecoder:
+def prepared_decoder(model: Any) -> "PreparedDecoder":
     """The decoder of a model, prepared at first use and after a change of its weights."""
     found = _prepared.get(model)
     if found is None or not found.fingerprint.matches(model, parts_of(model)):
@@ -51,7 +49,7 @@ class PreparedDecoder:
             for layer in self.decoder.layers
         ]
 
-    def start(self, memory: Tensor, memory_mask: Tensor | None, beams: int) -> LayerDecoder:
+    def start(self, memory: Tensor, memory_mask: Tensor | None, beams: int) -> "LayerDecoder":
         """Begin to decode.
 
         Args:
@@ -78,13 +76,13 @@ class PreparedAttention:
         key, value = states.view(*states.shape[:2], 2, -1, self.module.head_dim).permute(2, 0, 3, 1, 4)
         return slot(self.module.inner, "key", key).contiguous(), slot(self.module.inner, "value", value).contiguous()
 
-    def attend_to_source(self, cache: SourceCache, layer: int, hidden_states: Tensor, **kwargs: Any) -> Any:
+    def attend_to_source(self, cache: "SourceCache", layer: int, hidden_states: Tensor, **kwargs: Any) -> Any:
         query = self.query(hidden_states)
         query = query.view(*query.shape[:2], -1, self.module.head_dim).transpose(1, 2)
         query = slot(self.module.inner, "query", query)
         return self._attend(hidden_states, query, *cache.layers[layer], cache.mask, **kwargs)
 
-    def attend_to_target(self, cache: TargetCache, layer: int, hidden_states: Tensor, **kwargs: Any) -> Any:
+    def attend_to_target(self, cache: "TargetCache", layer: int, hidden_states: Tensor, **kwargs: Any) -> Any:
         states = self.query_key_value(hidden_states)
         states = states.view(hidden_states.shape[0] * hidden_states.shape[1], 3, -1, 1, self.module.head_dim)
         inner = self.module.inner

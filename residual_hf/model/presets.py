@@ -5,8 +5,6 @@ Only what describes the model is here: `examples/` has the recipes. Vocabulary s
 dictionaries where they are known; a recipe replaces them by the size of its tokenizer.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 

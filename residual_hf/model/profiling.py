@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The data-dependent initialization of Admin."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 

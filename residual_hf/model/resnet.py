@@ -9,8 +9,6 @@ row, and zeros as new channels. The branch reads all pixels. So that any connect
 all pixels and the new channels in that block, and the pixels are left out after it.
 """
 
-# no `from __future__ import annotations`, as in `modeling_residual.py`
-
 from functools import partial
 
 import torch

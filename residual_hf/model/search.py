@@ -6,8 +6,6 @@ finish, when a sentence ends, how scores are normalized) are those of `Generatio
 `native/search.c` has them too, in the same order, and gives the same bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import reduce
@@ -49,7 +47,7 @@ class Decoder(Protocol):
     def select(self, rows: Array) -> None:
         """Continue with these rows: beams are reordered, finished sentences leave."""
 
-    def search(self, prompt: Tensor, settings: SearchSettings) -> SearchResult | None:
+    def search(self, prompt: Tensor, settings: "SearchSettings") -> "SearchResult | None":
         """The result of a whole search, from a decoder that has one of its own for these settings."""
         return None
 
@@ -154,7 +152,7 @@ def greedy_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) ->
 
 
 def beam_search(
-    decoder: Decoder, prompt: Tensor, settings: SearchSettings, search: BeamSearch | None = None
+    decoder: Decoder, prompt: Tensor, settings: SearchSettings, search: "BeamSearch | None" = None
 ) -> SearchResult:
     """The best hypotheses that a beam of `num_beams` finds, from a prompt (sentences, length).
 
@@ -295,7 +293,7 @@ class Hypotheses(ArrayGroup):
     lengths: Array
 
     @classmethod
-    def none(cls, prompt: Tensor, settings: SearchSettings) -> Hypotheses:
+    def none(cls, prompt: Tensor, settings: SearchSettings) -> "Hypotheses":
         """Those of a search that has found nothing yet."""
         scores = np.full((len(prompt), settings.num_beams), IMPOSSIBLE, np.float32)
         return cls(np.arange(len(prompt)), first_paths(prompt, settings), scores, np.zeros(scores.shape, np.int64))

@@ -5,8 +5,6 @@ Transformers finds the classes through `auto_map` and the pipeline through `cust
 residual_hf is imported, its own classes are used and no flag is needed. `config` is a `ResidualConfig`.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

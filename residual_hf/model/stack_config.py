@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The settings of one stack, with which its connections, norms, layers and embeddings are built."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Encoder and decoder: embeddings, layers, and the start and end of the residual stream."""
 
-# no `from __future__ import annotations`, as in `modeling_residual.py`
-
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any

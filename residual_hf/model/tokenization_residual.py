@@ -4,8 +4,6 @@
 A joint vocabulary uses a plain `PreTrainedTokenizerFast`.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -86,7 +84,7 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
         source: PreTrainedTokenizerFast,
         target: PreTrainedTokenizerFast,
         known_tokens: Sequence[int] | None = None,
-    ) -> ResidualTokenizer:
+    ) -> "ResidualTokenizer":
         """Join two tokenizers. Settings such as `model_max_length` are taken from `source`.
 
         Raises `ValueError` if the ids of the special tokens differ.
@@ -149,7 +147,7 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
 
     def train_new_from_iterator(
         self, text_iterator: Iterable[str], *args: Any, target_iterator: Iterable[str] | None = None, **kwargs: Any
-    ) -> ResidualTokenizer:
+    ) -> "ResidualTokenizer":
         """A copy with a new source vocabulary, and a new target vocabulary if `target_iterator` gives its texts.
 
         Other arguments as in Transformers.

@@ -7,8 +7,6 @@
 - `RESIDUAL_HF_ISA=avx2` uses instruction sets up to this one of `INSTRUCTION_SETS`.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

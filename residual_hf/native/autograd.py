@@ -6,8 +6,6 @@ depend on a seed that is drawn from PyTorch's generator, so that `torch.manual_s
 resuming have the effect they have on `torch.nn.functional.dropout`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from ctypes import Structure, byref, c_void_p
 from typing import Any

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Batches of sentences without their padding, and their parts for several threads."""
 
-from __future__ import annotations
-
 from ctypes import Array, c_int32
 
 import numpy as np

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The weights of a model on the native kernels, and its encoder."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_void_p, cast
 from threading import Lock
@@ -32,10 +30,10 @@ ROW_PADDING = CONSTANTS["ROW_PADDING"]
 BYTES_PER_THREAD = 1 << 20  # of a checksum
 logger = logging.get_logger(__name__)
 _packing = Lock()  # several threads decode with one model
-_packed: WeakKeyDictionary[ResidualLanguageModel, dict[str, NativeDecoder]] = WeakKeyDictionary()
+_packed: "WeakKeyDictionary[ResidualLanguageModel, dict[str, NativeDecoder]]" = WeakKeyDictionary()
 
 
-def packed_model(model: ResidualLanguageModel, dtype: str | None) -> NativeDecoder | None:
+def packed_model(model: ResidualLanguageModel, dtype: str | None) -> "NativeDecoder | None":
     """A model on the kernels, packed at first use and after every change; None where PyTorch must decode.
 
     Args:

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Dot-product attention of training on a CPU, with dropout of its weights and with gradients."""
 
-from __future__ import annotations
-
 from ctypes import byref
 from typing import Any
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Output layers of the sentences of a batch, each for the tokens of a list."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

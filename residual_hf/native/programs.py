@@ -5,8 +5,6 @@ The graphs of the connections run once on symbols. What they do between two sub-
 the registers of a row: sums, norms, and functions of numbers. Nothing here knows a mode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

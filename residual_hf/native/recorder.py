@@ -5,8 +5,6 @@ A `Cell` is a sum of weights times registers that no operation has computed yet.
 or a sub-layer needs its values, so that the operations are few: Pre-LN has one between two sub-layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from weakref import WeakSet
@@ -54,7 +52,7 @@ class Cell:
     In a number, a term with a register of vectors is the sum over the values.
     """
 
-    def __init__(self, recorder: Recorder, terms: Terms, is_number: bool = False):
+    def __init__(self, recorder: "Recorder", terms: Terms, is_number: bool = False):
         self.recorder, self.terms, self.is_number = recorder, terms, is_number
         if any(source == BRANCH for source, _ in terms):
             recorder.pending.add(self)
@@ -74,16 +72,16 @@ class Cell:
             return self.terms
         return {(NOWHERE, self.recorder.number(self)): ONE}
 
-    def __add__(self, other: Cell) -> Cell:
+    def __add__(self, other: "Cell") -> "Cell":
         is_number = self.is_number and other.is_number
         first, second = (self.terms, other.terms) if is_number else (self.of_vectors(), other.of_vectors())
         terms = {**first, **{key: first[key] + weight if key in first else weight for key, weight in second.items()}}
         return Cell(self.recorder, terms, is_number)
 
-    def __sub__(self, other: Cell) -> Cell:
+    def __sub__(self, other: "Cell") -> "Cell":
         return self + other.times(np.array(-1.0))
 
-    def __mul__(self, other: Cell) -> Cell:
+    def __mul__(self, other: "Cell") -> "Cell":
         for constant, cell in ((self, other), (other, self)):
             if constant.is_constant:
                 return cell.times(constant.terms[CONSTANT])
@@ -99,15 +97,15 @@ class Cell:
         factor = self.recorder.number(number)
         return Cell(self.recorder, {(source, factor): weight for (source, _), weight in vector.terms.items()})
 
-    def __truediv__(self, other: Cell) -> Cell:
+    def __truediv__(self, other: "Cell") -> "Cell":
         if not other.is_constant:
             raise NoKernel("a division by a value that depends on the hidden states")
         return self.times(1.0 / other.terms[CONSTANT])
 
-    def times(self, factor: Array) -> Cell:
+    def times(self, factor: Array) -> "Cell":
         return Cell(self.recorder, {key: weight * factor for key, weight in self.terms.items()}, self.is_number)
 
-    def sum(self) -> Cell:
+    def sum(self) -> "Cell":
         """The number that is the sum over the values of a vector."""
         width = self.recorder.width
         terms = {k: np.broadcast_to(w, width).sum() if k[0] == NOWHERE else w for k, w in self.terms.items()}

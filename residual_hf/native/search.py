@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Greedy and beam search in C, with the bits of `model/search.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from ctypes import byref
 from typing import Any

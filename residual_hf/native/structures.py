@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The structures, functions and constants that `native.h` declares, for ctypes."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from ctypes import (

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Which models the native kernels serve."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from transformers.activations import ACT2FN

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Symbols in place of hidden states: the operations of a traced connection, as those of a recorder."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,7 +41,7 @@ class Symbol:
             raise NoKernel(f"dimension {dim} of hidden states")
         return axis
 
-    def map(self, function: Callable[[Cell], Cell], is_vector: bool) -> Symbol:
+    def map(self, function: Callable[[Cell], Cell], is_vector: bool) -> "Symbol":
         cells = np.empty(self.cells.shape, dtype=object)
         for index in np.ndindex(cells.shape):
             cells[index] = function(self.cells[index])

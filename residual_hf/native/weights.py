@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Weights of a model in the layout that the kernels read."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Norms of gradients by sub-layer and location."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Hidden states at the sub-layers: share of the branch, numeric range."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -77,7 +75,7 @@ class SiteStatistics:
         self.sums[site] = self.sums.get(site, 0) + total
         self.counts[site] = self.counts.get(site, 0) + count
 
-    def tensors(self) -> SiteSums:
+    def tensors(self) -> "SiteSums":
         """The sums as tensors on the device."""
         sums = torch.stack([*self.sums.values()]).double()
         counts = torch.tensor([*self.counts.values()], dtype=torch.float64, device=sums.device)
@@ -94,7 +92,7 @@ class SiteSums(NamedTuple):
     sums: Tensor
     largest: Tensor
 
-    def over_processes(self) -> SiteSums:
+    def over_processes(self) -> "SiteSums":
         """The sums of all processes together, which may have dropped different layers."""
         sums: Counter[Site] = Counter()
         counts: Counter[Site] = Counter()

@@ -11,8 +11,6 @@ Other encoder-decoders have the same locations as far as modules show them: `inp
 last sub-layer of a layer, and those of `branch` and `norm`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field

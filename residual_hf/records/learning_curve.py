@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The picture of a learning curve."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from importlib.util import find_spec

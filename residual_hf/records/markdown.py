@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Recorded text as Markdown: escaped, and without folders and access tokens of the machine of a run."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

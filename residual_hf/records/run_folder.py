@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Reading the folder of a run, for cards, reports and comparisons."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,7 +38,7 @@ class Run:
     cleaning: dict[str, dict[str, Any]]
 
     @classmethod
-    def read(cls, folder: str | Path, *, finished: bool = False) -> Run:
+    def read(cls, folder: str | Path, *, finished: bool = False) -> "Run":
         """Read a run folder. Raises `InputError` naming the file that is missing or damaged.
 
         With `finished`, also for a run without a final model and its scores.

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """`run.json`: the command, environment, data and result of a run."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -92,7 +90,7 @@ class RunRecord(InputSettings):
     card: str | None = None
 
     @classmethod
-    def read(cls, folder: Path) -> RunRecord:
+    def read(cls, folder: Path) -> "RunRecord":
         """Read the record of a run folder. Raises `InputError` naming the file and the field that is wrong."""
         return from_mapping(cls, read_json(folder / RECORD), f"{folder / RECORD}: ")
 

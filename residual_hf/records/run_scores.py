@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Scores of a run by corpus, and its comparison with another run."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@
 They are found by the detectors of `detect-secrets`, and by patterns for those that it lacks.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache

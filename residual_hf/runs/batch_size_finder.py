@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The largest batch, in tokens, that fits into memory (`max_tokens: auto`)."""
 
-from __future__ import annotations
-
 import gc
 import logging
 from bisect import bisect_left

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The model of a recipe before training: freshly initialized, or a trained one to start from."""
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import asdict

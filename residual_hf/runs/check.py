@@ -11,8 +11,6 @@ Each mode is measured alike, in fp32, with the weights of the recipe's seed, on 
 The rules of the verdict are in `verdict`.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import tempfile

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The last stage of a run: the final weights, their scores, and the records."""
 
-from __future__ import annotations
-
 import logging
 import time
 from dataclasses import replace

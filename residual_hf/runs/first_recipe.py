@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A first recipe for two text files or a file of pairs: splits, vocabulary, model, batch size and training time."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from collections.abc import Sequence

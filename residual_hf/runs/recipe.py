@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A recipe: the YAML file that describes a training run."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

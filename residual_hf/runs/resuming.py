@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Checks before a run is resumed: recipe, text and tokenizer are the same."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import fields

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """From a recipe to a folder with a trained model: read, prepare, build, fit, finish."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable

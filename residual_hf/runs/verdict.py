@@ -12,8 +12,6 @@
 A spike exceeds the minimum by a quarter of the progress made (at least `MARGIN` nats) and does not return.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Translates the texts of many requests in common batches, in one thread that owns models and tokenizers."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading
@@ -55,7 +53,7 @@ class Request:
     encoded: Encoder | None = None
     future: Future[list[Any]] = field(default_factory=Future, init=False)
     layout: TextLayout | None = field(default=None, init=False)
-    parts: list[_Sentence] = field(default_factory=list, init=False)
+    parts: "list[_Sentence]" = field(default_factory=list, init=False)
 
 
 class _Search(NamedTuple):

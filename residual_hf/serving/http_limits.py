@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Limits of HTTP connections: size and time of what a client sends before it gets an answer, and their number."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

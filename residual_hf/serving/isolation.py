@@ -5,8 +5,6 @@ Python runs a pattern, or a library that reads a document, to its end while all 
 own, it takes neither the time nor the memory of the server, and can be ended. The model stays in the server.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

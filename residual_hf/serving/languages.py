@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The languages that the models of a server translate."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Requests and answers of LibreTranslate's API, with its messages for requests that are wrong."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -66,7 +64,7 @@ class TranslateBody(DetectBody):
     glossary: Annotated[dict[str, str], BeforeValidator(terms)] = {}
 
     @model_validator(mode="after")
-    def align_text_only(self) -> TranslateBody:
+    def align_text_only(self) -> "TranslateBody":
         if self.alignments and self.format == "html":
             raise ValueError("alignments: only with the format text")
         return self

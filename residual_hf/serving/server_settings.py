@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Settings of a server."""
 
-from __future__ import annotations
-
 from codecs import BOM_UTF8
 from dataclasses import dataclass
 from pathlib import Path

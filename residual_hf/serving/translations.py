@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The texts and documents of requests on their way through the batcher."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import queue

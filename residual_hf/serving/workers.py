@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Several processes behind one port, under the supervisor of uvicorn."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os
@@ -46,7 +44,7 @@ class Supervisor(Multiprocess):
             mark_process_dead(pid)
 
 
-def serve_in_workers(make_app: Callable[[Path], FastAPI], settings: ServerSettings) -> None:
+def serve_in_workers(make_app: "Callable[[Path], FastAPI]", settings: ServerSettings) -> None:
     """Serve in `settings.workers` processes until SIGTERM or SIGINT; SIGHUP replaces one after the other.
 
     They accept connections from one socket, so that those of a worker that ends wait for the others.
@@ -69,7 +67,7 @@ def serve_in_workers(make_app: Callable[[Path], FastAPI], settings: ServerSettin
         raise InputError("a worker could not start")
 
 
-def worker_app(make_app: bytes, workers: int) -> FastAPI:
+def worker_app(make_app: bytes, workers: int) -> "FastAPI":
     """The application of a worker, which ends with its supervisor and has its share of the CPUs.
 
     `make_app` is unpickled here, because a worker that imports PyTorch earlier does not answer the supervisor.

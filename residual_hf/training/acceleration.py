@@ -8,8 +8,6 @@ criterion round the operands of their matrix products to bf16. Weights, sums, at
 fp32.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

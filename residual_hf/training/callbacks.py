@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Trainer callbacks: logs, the position of a stream, and when training ends."""
 
-from __future__ import annotations
-
 import logging
 import math
 import signal

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The checkpoints of a run: list, check, delete and average them."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Mapping, Sequence

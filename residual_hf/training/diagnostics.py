@@ -10,8 +10,6 @@ a checkpoint, or `every` updates have passed. Then `diagnostics.jsonl` gets line
 - `{"step", "alert"}`: a spike, see `Alert`.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import shutil

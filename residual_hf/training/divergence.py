@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Stopping a run that has diverged, with the layer where it happened."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -5,8 +5,6 @@ What a connection computes is read from its graph, see `residual_hf.tracing`, so
 users: `norm(u + dropout(f(z)))`, `u + dropout(f(z))` and `weighted_sums` are replaced, the rest remains as it is.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The processes of a run: what `accelerate launch` asked for, numerics and memory settings, and a clean exit."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import logging

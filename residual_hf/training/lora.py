@@ -4,8 +4,6 @@
 A checkpoint has the weights with the products added, like any other, and what is trained in a file of its own.
 """
 
-from __future__ import annotations
-
 import copy
 import fnmatch
 from collections.abc import Iterable, Iterator

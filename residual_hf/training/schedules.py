@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Learning rate schedules: those of Transformers after the warm-up of fairseq."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable

@@ -8,8 +8,6 @@ score is 0 before there are `RECENT` values, and infinite for a value that is no
 a spike. OLMo 2 (2025) counts spikes above seven standard deviations from a mean of 1,000 values.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """`Seq2SeqTrainer` with the batches, loss, optimizers and schedules of fairseq."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The `training` section of a recipe."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The corpus of short trainings."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

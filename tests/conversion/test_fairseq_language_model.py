@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Language models of fairseq 0.12.2: outputs of its own code, and conversion to a folder."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Models of Transformers' own classes, small and random, against what is made of them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

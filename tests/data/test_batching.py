@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Token-budget batches equal fairseq's and are reproducible; the collator pads and shifts."""
 
-from __future__ import annotations
-
 import gzip
 from collections import Counter
 from pathlib import Path

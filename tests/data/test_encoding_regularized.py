@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Corpora that are segmented anew in every epoch: what changes, what never does, and what can be repeated."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader

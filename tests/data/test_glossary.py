@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Terms in a text, and training text that says how they are translated."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

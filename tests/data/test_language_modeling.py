@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Blocks of a language model: every token is predicted once, and breaks are those of fairseq."""
 
-from __future__ import annotations
-
 import json
 from itertools import islice
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Corpora are mixed in the shares asked for, and every pair is seen equally often."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Sentence pairs in order, from any position of a corpus."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

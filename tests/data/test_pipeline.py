@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """From the corpora of a recipe to ids: what is warned about, and what stays as it is when a run is resumed."""
 
-from __future__ import annotations
-
 import json
 import random
 from itertools import chain, islice

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Text that cannot be right is found; generated text and what a recipe expects are not."""
 
-from __future__ import annotations
-
 import html
 import random
 import re

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Streams are reproducible, resume exactly and use constant memory."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import gzip

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Segmentations of single words come with the probabilities that the papers define."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import pickle

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The generated corpus against sentences that a German has read, and the promises of `generate_corpus`."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

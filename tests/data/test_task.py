@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Tasks: the fields and metrics that they name exist, and a model without a recipe has the right one."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import pytest

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """PO and XLIFF: empty targets are filled, the rest stays."""
 
-from __future__ import annotations
-
 import difflib
 import re
 

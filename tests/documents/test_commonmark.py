@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Markdown: what is text stays text, and what is a mark stays one, whatever the sentences become."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Files of messages: texts are translated, keys and everything else stay."""
 
-from __future__ import annotations
-
 import json
 import time
 from contextlib import suppress

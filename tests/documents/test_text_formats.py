@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Text, HTML, Markdown and subtitles."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")

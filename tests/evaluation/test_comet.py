@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """COMET runs as a program, for which a script stands in."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

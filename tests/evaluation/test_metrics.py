@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Tokenized BLEU and paired bootstrap."""
 
-from __future__ import annotations
-
 import math
 import sys
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The script that makes manifests of AN4."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import tarfile

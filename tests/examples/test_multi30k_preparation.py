@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The script that makes the tokens of the official code."""
 
-from __future__ import annotations
-
 import gzip
 from collections import Counter
 from pathlib import Path

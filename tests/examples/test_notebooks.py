@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The notebooks of examples/ run from their first cell to their last."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

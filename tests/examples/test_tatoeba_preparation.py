@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The script that cuts Tatoeba into train, validation and test."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from support.processes import run_forked, run_here

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Decoding with a lexical shortlist, against Transformers' search with the other tokens made impossible."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

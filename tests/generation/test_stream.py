@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """`residual-hf translate` as its users see it."""
 
-from __future__ import annotations
-
 import builtins
 import gzip
 import io

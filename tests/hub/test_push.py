@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What a push would do, without a network; test_hub.py has the uploads."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import json

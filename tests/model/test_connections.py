@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The protocol: a mode of a user's own lives like one of ours."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Our own search against that of Transformers, request by request."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Forward and backward of the official implementations, number by number."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

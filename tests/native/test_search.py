@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The search in C against that in Python, bit by bit, on requests that are drawn at random."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The rules of the verdict on made curves, and the command on a small recipe."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Checkpoints that are damaged, and disks that are full."""
 
-from __future__ import annotations
-
 import logging
 import resource
 import signal

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """`residual-hf init`: splits and a recipe from two text files."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

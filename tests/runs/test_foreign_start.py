@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Training that starts from a model of another family: NLLB, M2M100, mBART, Marian."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A recipe for a language model, end to end on made-up text."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

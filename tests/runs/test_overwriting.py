@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """When a run may be overwritten, and what a failure leaves of it."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from dataclasses import replace

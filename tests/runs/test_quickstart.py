@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """`residual-hf quickstart` at reduced size; CI runs it in full."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

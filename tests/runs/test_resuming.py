@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What may change when a run is resumed, and what it then does."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The main path end to end, on a corpus of a few dozen made-up sentences."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Speech recognition from a recipe to transcripts."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Recipes whose training corpus is a stream."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The server over loopback, as its clients see it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

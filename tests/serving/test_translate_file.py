@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Documents over HTTP, as LibreTranslate's clients send them."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os

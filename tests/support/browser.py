@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Pages in a headless Chromium, by its protocol for tools."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

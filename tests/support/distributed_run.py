@@ -6,8 +6,6 @@ python distributed_run.py FOLDER '{"ddp": {"settings": {"update_freq": 2}}}'
 Then the command trains the recipe in the folder, twice: its folder is refused the second time.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

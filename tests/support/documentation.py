@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Fenced blocks of Markdown pages, the commands of shell blocks, and a folder with what the pages talk about."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

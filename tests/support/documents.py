@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Documents that are translated without a model."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

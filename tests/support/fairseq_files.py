@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Small checkpoints as fairseq and its forks write them, from models of ours with random weights."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from pathlib import Path

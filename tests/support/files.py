@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What is in folders, and files with a damage."""
 
-from __future__ import annotations
-
 import torch
 from safetensors.torch import load_file
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A first recipe as `residual-hf init` writes it."""
 
-from __future__ import annotations
-
 from residual_hf.runs import first_recipe
 from residual_hf.runs.first_corpora import first_corpora
 

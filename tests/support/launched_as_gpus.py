@@ -4,8 +4,6 @@
 accelerate launch --config_file examples/launch/fsdp2.yaml --num_processes 2 launched_as_gpus.py train recipe.yaml
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

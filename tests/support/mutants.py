@@ -18,8 +18,6 @@ then it belongs in `support/equivalent_mutants.txt` with the reason. The exit st
 Needs `os.fork`.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import copy

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The changes that `support/mutants.py` makes to a syntax tree."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Models and sources on which the search of this package is compared with that of Transformers."""
 
-from __future__ import annotations
-
 import random
 
 import torch

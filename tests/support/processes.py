@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Programs in new Python processes, for tests that need one, and in this process, which is seconds faster."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

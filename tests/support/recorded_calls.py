@@ -7,8 +7,6 @@ A call is the name of a function, its arguments and the memory that they refer t
 written as a block of memory and a place in it. See `write_call` for the format.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Outputs of the official implementations, stored in tests/fixtures."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

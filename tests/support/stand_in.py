@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A local stand-in for the Hub: the endpoints that huggingface_hub uses to push and to download, kept in memory."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -51,7 +49,7 @@ class Hub:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": self}))
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
-    def __enter__(self) -> Hub:
+    def __enter__(self) -> "Hub":
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         return self
 

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A translator of a few thousand random weights, and its tokenizer."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Speech in a language of two words, which are tones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Transformers' own tests, imported from the folder `TRANSFORMERS_TESTS`, and what they ask of a model family."""
 
-from __future__ import annotations
-
 import os
 import sys
 import types

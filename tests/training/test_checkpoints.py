@@ -1,6 +1,4 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-from __future__ import annotations
-
 import json
 import os
 import shutil

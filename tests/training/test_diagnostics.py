@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What `DiagnosticsCallback` measures equals what one measures by hand, and it does not change training."""
 
-from __future__ import annotations
-
 import math
 import re
 

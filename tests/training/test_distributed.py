@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Two processes on the CPU (gloo) train as one process that accumulates two batches."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Unsupported options of `accelerate launch` are refused before any work."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Low-rank adapters in a model and in a run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Optimizer updates and learning rates equal the formulas of fairseq and RAdam, written out again here."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

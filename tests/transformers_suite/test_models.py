@@ -9,8 +9,6 @@ distribution on PyPI, which `.ci/run` uses, has `ModelTesterMixin` alone. There,
 pipelines (`test_pipeline_translation.py`), whose tests in Transformers need models of the Hub.
 """
 
-from __future__ import annotations
-
 import os
 
 from support.models import OURS

@@ -5,8 +5,6 @@ Streams run upwards. One file serves light and dark pages: lines and text have t
 are translucent.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator, Sequence
@@ -110,7 +108,7 @@ class Drawing:
             if is_unread and wire.panel is None and wiring.blocks[-1].layers > 1:
                 self.connect(wire, self.add(self.part, Node("input", "next layer")))
 
-    def draw_block(self, block: Block, stream: list[Wire]) -> list[Wire]:
+    def draw_block(self, block: Block, stream: "list[Wire]") -> "list[Wire]":
         with self.part.subgraph(name=f"cluster{self.prefix}{next(self.number)}") as panel:
             panel.attr(label=block.title, **PANEL)
             for i, wire in enumerate(stream):
@@ -119,7 +117,7 @@ class Drawing:
                 stream = self.draw_segment(panel, segment, stream)
         return stream
 
-    def draw_segment(self, panel: Any, segment: Segment, stream: list[Wire]) -> list[Wire]:
+    def draw_segment(self, panel: Any, segment: Segment, stream: "list[Wire]") -> "list[Wire]":
         """Draw the nodes of a segment; returns its outputs."""
         wires = dict(zip(segment.inputs, stream, strict=True))
         lanes = find_lanes(segment)
@@ -145,7 +143,7 @@ class Drawing:
         panel.node(name, **SHAPES.get(node.kind, OTHER), **options)
         return name
 
-    def connect(self, wire: Wire, target: str, lane: int | None = None) -> None:
+    def connect(self, wire: "Wire", target: str, lane: int | None = None) -> None:
         if wire.panel is not None:  # the first reader in a panel: the wire gets its name
             with wire.panel.subgraph(name=f"entry_{wire.panel.name}", graph_attr={"rank": "same"}) as entry:
                 name = self.add(entry, Node("input", wire.name), wire.lane)
@@ -155,7 +153,7 @@ class Drawing:
         wire.is_read = True
         self.line(wire, target, weight="9" if lane is not None and lane == wire.lane else "1")
 
-    def line(self, wire: Wire, target: str, **options: str) -> None:
+    def line(self, wire: "Wire", target: str, **options: str) -> None:
         self.graph.edge(wire.source, target, style="dashed" if wire.dashed else "solid", **options)
 
 

@@ -6,8 +6,6 @@ other shape than (batch, length, d_model) are coefficients: they appear in the l
 them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,8 +28,8 @@ class Node:
 
     kind: str
     label: str = ""
-    inputs: list[Node] = field(default_factory=list)
-    inner: dict[str, list[Node]] = field(default_factory=dict)  # of a branch: the modules in its slots
+    inputs: "list[Node]" = field(default_factory=list)
+    inner: "dict[str, list[Node]]" = field(default_factory=dict)  # of a branch: the modules in its slots
 
 
 @dataclass
@@ -72,7 +70,7 @@ class Segment:
 class Named(float):
     """A constant of a mode that remembers its name through a trace."""
 
-    def __new__(cls, value: float, name: str) -> Named:
+    def __new__(cls, value: float, name: str) -> "Named":
         return super().__new__(cls, value)
 
     def __init__(self, value: float, name: str):

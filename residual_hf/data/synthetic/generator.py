@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Random sentences, and a corpus of them in parts that share none."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from random import Random
 

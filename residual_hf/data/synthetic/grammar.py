@@ -5,8 +5,6 @@ German puts the finite verb second (statements), first (questions) or last (subo
 with a prefix, participle or infinitive: die Eule ruft den Bären an; weil die Eule den Bären angerufen hat.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

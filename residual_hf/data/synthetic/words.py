@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The words of the generated corpus: a cast of characters, their belongings, and what they do where."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 
 Pair = tuple[str, str]  # English, German

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Wiring diagrams against what a real model does, and against themselves: nothing overlaps."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Probes of the papers against published and official values, and against plain computations."""
 
-from __future__ import annotations
-
 import math
 
 import adam

@@ -1,8 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Probes of what the residual stream holds, and of the share of a branch in it."""
 
-from __future__ import annotations
-
 import paper_probes
 import pytest
 import torch
