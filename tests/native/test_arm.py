@@ -23,6 +23,7 @@ TESTS = {
     "test_decoder.py": "odd and (test_sizes or test_low_precision) and not (mhc or normformer or sub_ln)",
     "test_decoder_alone.py": "variants and modern",
     "test_programs.py": "a_mode_of_a_user",
+    "test_search.py": "equally_good or scores_that_are_not",
 }
 """Which of a module's tests."""
 
