@@ -176,6 +176,7 @@ def run_score(options: argparse.Namespace) -> None:
     if (None in files) != (files == (None, None)) or (None not in files and options.file is not None):
         raise InputError("--source, --translation: both must be given, or a file with both sides in their place")
     check_lines_of_text(filter(None, (*files, options.file)))
+    load_package()
     from residual_hf.generation.scoring import read_pairs, scored
 
     languages = {name: getattr(options, name) for name in LANGUAGES}
