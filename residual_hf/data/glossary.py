@@ -73,36 +73,8 @@ class Glossary:
 
     @classmethod
     def read(cls, path: str | Path) -> "Glossary":
-        """Read lines "term<TAB>translation", or CSV with semicolons or commas.
-
-        A first row that names both columns is left out, which is logged, and a line `sep=;` before it is obeyed.
-
-        Raises `InputError` with file and line for others.
-        """
-        rows, named, is_first = [], None, True
-        for number, line in enumerate(iter_lines(path), start=1):
-            line = line.removeprefix("\ufeff")
-            if number == 1 and (found := SEPARATOR.fullmatch(line)):
-                named = found[1]
-                continue
-            mark = named or next((mark for mark in "\t;," if mark in line), "\t")
-            quoted = csv.reader([line], delimiter=mark, skipinitialspace=True) if mark != "\t" else [line.split("\t")]
-            cells = [cell.strip() for row in quoted for cell in row]
-            while cells and not cells[-1]:
-                cells.pop()
-            if not cells:
-                continue
-            may_name, is_first = is_first, False
-            if may_name and is_header(cells[:2]):
-                logger.warning("%s: line %d names the columns and is no term: %r", path, number, line[:80])
-                continue
-            if len(cells) != 2 or not all(cells):
-                more = f"; it has a third column, {cells[2][:80]!r}" if len(cells) > 2 else ""
-                raise InputError(
-                    f"{path}: line {number} must be a term and its translation, with a tab, a semicolon or a comma "
-                    f"between them: {line[:80]!r}{more}"
-                )
-            rows.append((cells[0], cells[1]))
+        """Read lines as of `read_terms`. Raises `InputError` with file and line for others, and for an empty file."""
+        rows = list(read_terms(iter_lines(path), str(path)))
         if not rows:
             raise InputError(f"{path}: the glossary is empty")
         return cls(rows)
@@ -141,6 +113,39 @@ class Glossary:
         """The terms of a source whose translations, also inflected ones, the translation has not."""
         missing = (t for t in self.find(source) if not any(occurs(each, translation) for each in t.targets))
         return [source[term.start : term.end] for term in missing]
+
+
+def read_terms(lines: Iterable[str], where: str) -> Iterator[tuple[str, str]]:
+    """Terms and translations of lines "term<TAB>translation", or of CSV with semicolons or commas.
+
+    A first row that names both columns is left out, which is logged, and a line `sep=;` before it is obeyed.
+
+    Raises `InputError` for others, with the line, and `where` it is.
+    """
+    named, is_first = None, True
+    for number, line in enumerate(lines, start=1):
+        line = line.removeprefix("\ufeff")
+        if number == 1 and (found := SEPARATOR.fullmatch(line)):
+            named = found[1]
+            continue
+        mark = named or next((mark for mark in "\t;," if mark in line), "\t")
+        quoted = csv.reader([line], delimiter=mark, skipinitialspace=True) if mark != "\t" else [line.split("\t")]
+        cells = [cell.strip() for row in quoted for cell in row]
+        while cells and not cells[-1]:
+            cells.pop()
+        if not cells:
+            continue
+        may_name, is_first = is_first, False
+        if may_name and is_header(cells[:2]):
+            logger.warning("%s: line %d names the columns and is no term: %r", where, number, line[:80])
+            continue
+        if len(cells) != 2 or not all(cells):
+            more = f"; it has a third column, {cells[2][:80]!r}" if len(cells) > 2 else ""
+            raise InputError(
+                f"{where}: line {number} must be a term and its translation, with a tab, a semicolon or a comma "
+                f"between them: {line[:80]!r}{more}"
+            )
+        yield cells[0], cells[1]
 
 
 def is_header(cells: list[str]) -> bool:

@@ -50,10 +50,10 @@ class Languages:
         self.targets = list(dict.fromkeys(target for _, target in self.translators))
         self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         labels = set(self._identifier.labels)
-        self._by_label = {detected_as(source, labels): source for source in reversed(self.sources)}
+        self._by_label = {detected_as(code, labels): code for code in reversed((*self.sources, *self.targets))}
 
     def detect(self, text: str) -> list[dict[str, Any]]:
-        """The likelihood, in percent, that a text is in each source language; of regional ones, the first counts."""
+        """The likelihood, in percent, that a text is in each language; of regional ones, the first counts."""
         return [
             {"confidence": round(100 * float(confidence), 1), "language": self._by_label[label]}
             for label, confidence in self._identifier.rank(text)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_v
 from starlette.requests import ClientDisconnect
 
 from residual_hf.base.errors import InputError
+from residual_hf.data.glossary import read_terms
 from residual_hf.generation.checks import FLAGS
 
 from .languages import Languages
@@ -29,15 +30,16 @@ def integral(value: Any) -> Any:
 
 def terms(value: Any) -> Any:
     """The terms of a glossary, also those of lines, with their translations. Raises `InputError` for another one."""
-    rows = [line.split("\t") for line in value.splitlines() if line.strip()] if isinstance(value, str) else []
-    if isinstance(value, dict):
-        rows = list(map(list, value.items()))
-    for row in rows:
-        if len(row) != 2 or not all(isinstance(cell, str) and cell.strip() for cell in row):
-            raise InputError(f"glossary: {row!r:.80} given, must be a term and its translation, with a tab in between")
-    if len(rows) > MAX_TERMS:
-        raise InputError(f"glossary: {len(rows)} terms given, must be at most {MAX_TERMS}")
-    return {term.strip(): translation.strip() for term, translation in rows} if rows else value
+    if isinstance(value, str):
+        value = dict(reversed([*read_terms(value.splitlines(), "glossary")]))  # the first translation is preferred
+    if not isinstance(value, dict):
+        return value
+    for row in value.items():
+        if not all(isinstance(cell, str) and cell.strip() for cell in row):
+            raise InputError(f"glossary: {list(row)!r:.80} given, must be a term and its translation")
+    if len(value) > MAX_TERMS:
+        raise InputError(f"glossary: {len(value)} terms given, must be at most {MAX_TERMS}")
+    return {term.strip(): translation.strip() for term, translation in value.items()}
 
 
 class DetectBody(BaseModel):
@@ -54,7 +56,8 @@ class DetectBody(BaseModel):
 
 
 class TranslateBody(DetectBody):
-    """`glossary`: terms and their translations; in a form, lines of a term, a tab and its translation."""
+    """`glossary`: terms and their translations; or lines of a term, a tab, a semicolon or a comma, and its
+    translation."""
 
     source: str
     target: str
