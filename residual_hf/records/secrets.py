@@ -26,10 +26,11 @@ PATTERNS = {  # what detect-secrets lacks; a group is the secret without its lab
     # labels: not the prose of a translation, but a value with a digit or sign, or one word in a line of its own
     "Password": rf"""(?i:{NAME}(?:{PASSWORD}|(?<![a-z])pass)(?:{IS}|(?<=--password)[ ]))(?![<$({{\[])"""
     r"""(?=[^\s"'`]{0,100}[\d!#$%&@?^+])([^\s"'`,;()<>\[\]]{6,})"""
-    rf"""|(?im:^[ \t>*"'`-]*\w*passw(?:or)?[dt]{IS})(?![<$({{\[])([^\s"'`*|()]{{6,100}})["'`*,]*$""",
+    rf"""|(?im:^[ \t>*"'`-]*\w*passw(?:or)?[dt]{IS})(?![<$({{\[])([^\s"'`*|()]{{6,100}})["'`*,]*$"""
+    rf"""|(?i:<[\w:-]{{0,40}}(?:{PASSWORD}|key|token)>)(?=[^\s<]{{0,100}}\d)([^\s<${{]{{6,100}})</""",
     "Named Key or Token": rf"(?i:{NAME}(?:key|token|auth|cookie|session(?:_?id)?){IS})"
     r"(?=[\w~+=-]{0,100}\d)(?=[\w~+=-]{0,100}[A-Za-z])([\w~+=-]{16}[\w.~+/=-]*)"
-    rf"""|(?<![\w-]){SECRET_NAME}{IS}{DIGIT}([\w.~+/=-]{{8,}})"""
+    rf"""|(?<![\w-]){SECRET_NAME}{IS}{DIGIT}([\w.~+/=-]{{8,}})|\b[A-Z][A-Z0-9_]{{0,60}}_(?:KEY|TOKEN)=([A-Za-z0-9]{{20,}})"""
     rf"""|(?i:[?&;][\w-]*sig(?:nature)?=|\bauthorization["']?: ?\w+ |\bbearer ){DIGIT}([\w.~+/=%-]{{16,}})""",
     "Password in Prose": r"(?i:\bpassphrase" + IS + r"""(?=[^"'`\n]{0,60}\d)([^"'`\n<$({\[]{8,60}))"""
     r"""|(?i:\b(?:passw(?:or)?[dt]|passphrase)[ ](?:is|ist)[ ]["'`]?)(?=[^\s"'`]{0,100}[A-Za-z])"""
@@ -43,6 +44,7 @@ PATTERNS = {  # what detect-secrets lacks; a group is the secret without its lab
     r"(?=[A-Z\d]{0,40}[a-z])[A-Za-z0-9]{20,}|\b(?:key-|dapi)[0-9a-f]{32}|\b(?:ATATT3|EAA[A-Z])[\w-]{20,}"
     r"|\b(?:gh[oprsu]|github_pat|glpat|npm|shp[a-z]{2}|do[opr]_v1|sgp|r8|lin_api|rubygems|xox[a-z]|xapp|tskey|PMAK)"
     r"[_-](?=\D{0,40}\d)[\w-]{8,}"
+    r"|\b(?:dckr_pat_|sq0[a-z]{3}-|pplx-)[\w-]{20,}"
     r"|\bAGE-SECRET-KEY-1[A-Z0-9]{20,}|\bNRAK-[A-Z0-9]{20,}|\bsbp_[0-9a-f]{40}|\bpat[A-Za-z0-9]{14}\.[0-9a-f]{64}"
     r"|\bLTAI(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{12,24}\b|\bAKID(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{32}\b"
     r"|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:fx\b",
