@@ -22,6 +22,8 @@ MAX_VALUES = 20_000  # in a file, where an alias counts as often as it is used
 
 def read_yaml(path: Path) -> Any:
     """Plain values from a YAML file. Raises `InputError` naming the file and the line."""
+    if path.is_dir() and (recipe := path / "recipe.yaml").exists():
+        raise InputError(f"{path}: is a folder; its recipe is {recipe}")
     text = read_text(path)
     try:
         return load_yaml(text)

@@ -40,7 +40,7 @@ def check_paths(paths: Iterable[Path]) -> None:
     paths = list(dict.fromkeys(paths))
     if missing := [path for path in paths if not path.exists()]:
         relative = not all(path.is_absolute() for path in missing)
-        start = f"; seen from {Path.cwd()} (`paths_from` of a recipe says where its paths start)" if relative else ""
+        start = f"; seen from {Path.cwd()} (in a recipe, `paths_from` says where paths start)" if relative else ""
         raise InputError(f"no such file: {', '.join(f'{path}{similar_path(path)}' for path in missing)}{start}")
     for path in paths:
         if not path.is_file():

@@ -98,7 +98,7 @@ def test_paths_from_the_folder_of_the_recipe(tmp_path, monkeypatch):
         assert recipe.paths_from == "working_directory"
     with pytest.raises(InputError, match="paths_from: 'recipe' given, must be working_directory unless in a file"):
         load_recipe(path, {"paths_from": "recipe"})
-    with pytest.raises(InputError, match=f"moved/a.en, .*v.tmx; seen from {tmp_path} .`paths_from` of a recipe"):
+    with pytest.raises(InputError, match=f"moved/a.en, .*v.tmx; seen from {tmp_path} .in a recipe, `paths_from`"):
         check_files([first, valid])
 
 
