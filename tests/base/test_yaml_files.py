@@ -61,9 +61,6 @@ def test_text_that_is_refused_with_its_line(tmp_path, text, message):
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
-    (tmp_path / "recipe.yaml").touch()
-    with pytest.raises(InputError, match=f"is a folder; its recipe is {tmp_path}/recipe.yaml"):
-        read_yaml(tmp_path)
     with (tmp_path / "huge.yaml").open("wb") as file:
         file.truncate(2**28 + 1)
     with pytest.raises(InputError, match="huge.yaml: has 256 MiB, must have at most 256"):
@@ -72,3 +69,6 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     for name, message in (("no.yaml", "no such file"), ("utf16.yaml", "not a UTF-8 file"), (".", "cannot be read")):
         with pytest.raises(InputError, match=message):
             read_yaml(tmp_path / name)
+    (tmp_path / "recipe.yaml").touch()
+    with pytest.raises(InputError, match=f"is a folder; its recipe is {tmp_path}/recipe.yaml"):
+        read_yaml(tmp_path)
