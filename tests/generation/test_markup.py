@@ -279,9 +279,12 @@ def test_a_placeholder_comes_back_as_often_as_it_was(source, written, expected):
         ("{0} and {0}%", "{0} und {0}", "{0} und {0}%"),
         ("Pay €{0} now", "Zahl {0} jetzt", "Zahl €{0} jetzt"),
         ("{0}°C now, {a} {b}", "{0}° jetzt, {a} {b}", "{0}°C jetzt, {a} {b}"),
+        ("Use {name} now", "{name geht", "{name} geht"),
+        ("Use {name} now", "name} geht", "{name} geht"),
+        ("Use {name} now", "geht { Name.", "geht {name}."),
     ],
 )
-def test_placeholders_joined_by_signs_stay_together(source, translation, expected):
+def test_placeholders_in_pieces_are_whole_again(source, translation, expected):
     for is_html in (False, True):
         assert document(source, markup=is_html).join([translation]) == expected
     (block,) = SplitBlocks([marked_block([source])], "en", lambda sentence: True).join([Hypothesis(translation, None)])
