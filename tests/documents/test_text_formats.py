@@ -89,6 +89,11 @@ MARKED = [
         "WEBVTT - title\n\nNOTE a comment\n\nSTYLE\n::cue { color: red }\n\nfirst\n"
         "00:01.000 --> 00:02.000 align:start\n<v Ann>«you» &amp; <c.loud>«me»\n",
     ),
+    ("t.md", "[«a»](b)[*«c»*](d)![i](j)[«e»](f)\n\n**[«a»][][«b»]**\n\n[a]: x\n[b]: y\n"),
+    (
+        "c.html",
+        "<nav><a href=a>«Home»</a><a href=b>«About us»</a></nav><label>«Name»<input></label><label>«Age»</label>",
+    ),
     ("r.md", KRAMDOWN),
     ("s.md", KRAMDOWN.replace("\n", "\r\n")),
     ("a.html", "<p title='x'>«a» &amp; <b>«b»</b><br/>«c»<!-- d --></p>"),
