@@ -218,6 +218,11 @@ def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch
         ("a.properties", b"a = true\nb=#ff0000\nc=12px\nd=#1 owl\n", b"a = true\nb=#ff0000\nc=12px\nd=#1 OWL\n"),
         ("a.strings", '\ufeff"a"="b";'.encode("utf-16-be"), '\ufeff"a"="B";'.encode("utf-16-be")),
         ("a.strings", b'a = "b";"//" = "c"; /* x = "y";', b'a = "B";"//" = "C"; /* x = "y";'),
+        ("a.properties", b"a = one \\\r\n  two\\\r\n\r\nb=c\r\n", b"a = ONE TWO\r\nb=C\r\n"),
+        ("a.ini", b"[s]\nkey = The owl\n  calls: the\n\tbear.\nb=c\n", b"[s]\nkey = THE OWL CALLS: THE BEAR.\nb=C\n"),
+        ("a.ini", b"a:\r\n  b\r\n  c\r\n\r\n\r\n  d \r\n", b"a:\r\n  B C\r\n\r\n\r\n  D \r\n"),
+        ("a.ini", b"a = b\n  c\n  # d\n; e\n  f\n  g=h\n  i\n[j]\nk", b"a = B C\n  # d\n; e\n  F\n  g=h\n  I\n[j]\nk"),
+        ("a.ini", b"[s]\n  a = b\n    c\n  d = e\n", b"[s]\n  a = B C\n  d = E\n"),
         ("a.ini", b'KEY="one \\"\r\n', b'KEY="ONE \\"\r\n'),
         ("a.json", b'\xef\xbb\xbf{"a": "caf\\u00e9"}', b'\xef\xbb\xbf{"a": "CAF\\u00c9"}'),
         ("a.yml", b"a: no\nb: 'no'\nOn: never\n", b"a: no\nb: 'NO'\nOn: NEVER\n"),
@@ -265,7 +270,13 @@ def test_keys_of_json_that_occur_twice_stay(tmp_path, monkeypatch):
 HOSTILE = {
     "a.properties": ["a=" + "\\" * 300_001, "a=b\\\n" * 60_000, "a\\ " * 100_000, "a" + " " * 300_000, "a:" * 150_000],
     "a.strings": ["/*" * 150_000, '"a" = "' + '\\"' * 150_000, "a = " * 80_000, "=" + " " * 300_000, '"' * 300_001],
-    "a.ini": ["[a]\n" + " a\n" * 100_000, "a=b" + " " * 300_000 + "c", "a" * 300_000, "a=\n" * 100_000],
+    "a.ini": [
+        "[a]\n" + " a\n" * 100_000,
+        "a=b" + " " * 300_000 + "c",
+        "a" * 300_000,
+        "a=\n" * 100_000,
+        "a=b\n" + "  c" * 100_000 + "\n  d" * 60_000,
+    ],
     "a.json": ['["' + "{a " * 100_000 + '"]', '"' * 300_000, '["' + "\\\\" * 150_000 + '"]', "1" * 300_000],
     "a.po": ["#,\n" * 100_000, 'msgid "a"\nmsgstr ' + '""\n' * 80_000, 'msgid "a"\nmsgstr ' + '"" ' * 100_000],
 }
