@@ -39,6 +39,9 @@ number = 1
     <string name="own" translatable="false">fixed</string>
     <string name="other">@string/hello</string>
     <string name="marked"><![CDATA[<b>«bold»</b> «text»]]></string>
+    <string name='empty' ></string>
+    <item name="bird" type="string">«The fox flies»</item>
+    <item type="layout" name="page">@layout/page</item>
     <plurals name="files">
         <item quantity="one">%d «file»</item>
         <item quantity="many">%d <b>«files»</b></item>
@@ -56,6 +59,10 @@ number = 1
   </data>
   <data name="Icon" type="System.Drawing.Icon" xml:space="preserve">
     <value>icon</value>
+  </data>
+  <data xml:space="preserve" name='n'>
+    <value>1 > 2</value>
+    <comment/><comment />
   </data>
   <data name="&gt;&gt;label.Name" xml:space="preserve">
     <value>label</value>
@@ -159,6 +166,12 @@ def test_starts_and_nulls_of_yaml_stay(content, tmp_path, monkeypatch):
     assert upper_cased(monkeypatch, tmp_path / "a.yml").read_text() == expected
 
 
+def test_texts_of_yaml_with_a_tag_stay_and_are_named(tmp_path, monkeypatch, caplog):
+    (tmp_path / "a.yml").write_text("a: !include the owl\nb: one\n")
+    assert upper_cased(monkeypatch, tmp_path / "a.yml").read_text() == "a: !include the owl\nb: ONE\n"
+    assert "a.yml: 1 texts that have a tag, such as !include, stay" in caplog.text
+
+
 QT = """<?xml version="1.0" encoding="utf-8"?>
 <!DOCTYPE TS>
 <TS version="2.1" language="de_DE" sourcelanguage="en">
@@ -188,7 +201,12 @@ QT = """<?xml version="1.0" encoding="utf-8"?>
         <translation type="unfinished">vielleicht</translation>
     </message>
     <message>
-        <source>gone</source>
+        <location filename='a' line="1" />
+        <source>"The owl"<byte value="x9"/>calls.</source>
+        <translation type="unfinished"/>
+    </message>
+    <message>
+        <source>gone's</source>
         <translation type="vanished"></translation>
     </message>
 </context>
@@ -201,9 +219,14 @@ def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch
     path.write_text(QT)
     expected = QT.replace('shed"></tr', 'shed">OPEN &amp;FILE</tr', 1).replace('shed"></tr', 'shed">OK</tr', 1)
     expected = expected.replace("rusform></", "rusform>%n FILE(S)</")
+    called = '>&quot;THE OWL&quot;<byte value="x9"/>CALLS.</translation>'
+    expected = expected.replace('unfinished"/>', f'unfinished"{called}')
     assert upper_cased(monkeypatch, path).read_text() == expected
-    assert [block[0] for block in read_document(path, CatalogueOptions("unreviewed")).blocks][-1] == "maybe"
-    assert len(read_document(path, CatalogueOptions("all")).blocks) == 6
+    assert [block[0] for block in read_document(path, CatalogueOptions("unreviewed")).blocks][-2] == "maybe"
+    assert len(read_document(path, CatalogueOptions("all")).blocks) == 7
+
+
+LATIN = "<?xml version='1.0' encoding='ISO-8859-1'?>\n<root ><data name='a'><value>%s</value></data></root>\n"
 
 
 @pytest.mark.parametrize(
@@ -226,6 +249,7 @@ def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch
         ("a.ini", b'KEY="one \\"\r\n', b'KEY="ONE \\"\r\n'),
         ("a.json", b'\xef\xbb\xbf{"a": "caf\\u00e9"}', b'\xef\xbb\xbf{"a": "CAF\\u00c9"}'),
         ("a.yml", b"a: no\nb: 'no'\nOn: never\n", b"a: no\nb: 'NO'\nOn: NEVER\n"),
+        ("a.resx", (LATIN % "größer &#8656;").encode("latin-1"), (LATIN % "GRÖSSER &#8656;").encode("latin-1")),
         ("a.yml", b"\xef\xbb\xbfa: one\n", b"\xef\xbb\xbfa: ONE\n"),
     ],
 )
