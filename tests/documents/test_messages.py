@@ -226,7 +226,9 @@ def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch
     assert len(read_document(path, CatalogueOptions("all")).blocks) == 7
 
 
-LATIN = "<?xml version='1.0' encoding='ISO-8859-1'?>\n<root ><data name='a'><value>%s</value></data></root>\n"
+LATIN = """<?xml version='1.0' encoding='ISO-8859-1'?>
+<root a='1>2'><!-- <b> --><?p <c>?><data name='a'><value>%s</value></data></root>
+"""
 
 
 @pytest.mark.parametrize(
