@@ -1,8 +1,10 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Reads XML in bounded memory, without entities, external files and network access."""
 
+import re
 from collections.abc import Collection, Iterator
 from typing import IO, Any
+from xml.sax.saxutils import quoteattr
 
 from .errors import InputError, input_errors, requires
 
@@ -13,6 +15,11 @@ XML_LANG, XML_SPACE = (f"{{http://www.w3.org/XML/1998/namespace}}{name}" for nam
 SAFE = {"resolve_entities": False, "load_dtd": False, "no_network": True, "huge_tree": False}
 """Without `huge_tree`, libxml2 refuses text of more than 10 MB, and 256 levels of nesting."""
 WITHOUT_COMMENTS = {"remove_comments": True, "remove_pis": True}
+TAG = re.compile(
+    r"<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|<\?.*?(?:\?>|\Z)|(<(?!!)(?:[^\"'<>]|\"[^\"<]*\"|'[^'<]*')*>)",
+    re.DOTALL,
+)
+"""Comments, text and instructions, or a tag."""
 MOST_PARTS = 10_000
 """Elements in a unit of `xml_elements`."""
 LARGEST_UNIT = 16 * 2**20
@@ -31,6 +38,58 @@ def read_xml(content: bytes, where: str, *, comments: bool = True) -> Any:
         tree = etree.fromstring(content, etree.XMLParser(strip_cdata=False, **options)).getroottree()
     _refuse_entities(tree, where)
     return tree
+
+
+class XMLText:
+    """The text of an XML document that is read, in which elements can be replaced; all else stays, byte for byte.
+
+    Made before the tree is changed. Raises `InputError`, which begins with `where`, for bytes that cannot be decoded.
+    """
+
+    def __init__(self, content: bytes, tree: Any, where: str):
+        self._encoding = tree.docinfo.encoding or "utf-8"
+        with input_errors(f"{where}: not {self._encoding}: ", LookupError, UnicodeError):
+            self._text = content.decode(self._encoding)
+        self._places = dict(zip(tree.getroot().iter("*"), _places(self._text), strict=True))
+        self._edits: list[tuple[int, int, str]] = []
+
+    def replace(self, element: Any, new: str) -> None:
+        start, _, end = self._places[element]
+        self._edits.append((start, end, new))
+
+    def add_attribute(self, element: Any, name: str, value: str) -> None:
+        _, end, _ = self._places[element]
+        end -= 2 if self._text[end - 2] == "/" else 1
+        self._edits.append((end, end, f" {name}={quoteattr(value)}"))
+
+    def written(self) -> bytes:
+        parts, place = [], 0
+        for start, end, new in sorted(self._edits):
+            parts += [self._text[place:start], new.replace("\n", "\r\n") if "\r\n" in self._text else new]
+            place = end
+        return "".join([*parts, self._text[place:]]).encode(self._encoding, "xmlcharrefreplace")
+
+
+def serialized(element: Any) -> str:
+    """An element as XML, for the place where it is: without the namespaces that are declared around it."""
+    text = etree.tostring(element, encoding="unicode", with_tail=False)
+    for prefix, name in element.getparent().nsmap.items():
+        text = text.replace(f' xmlns{f":{prefix}" if prefix else ""}="{name}"', "", 1)
+    return text
+
+
+def _places(text: str) -> list[tuple[int, int, int]]:
+    """Where each element begins, where its start tag ends, and where it ends, in the order in which they begin."""
+    found: list[tuple[int, int, int]] = []
+    opened: list[int] = []
+    for tag in TAG.finditer(text):
+        if tag[1] and tag[1].startswith("</"):
+            number = opened.pop()
+            found[number] = *found[number][:2], tag.end()
+        elif tag[1]:
+            opened += [len(found)] * (not tag[1].endswith("/>"))
+            found.append((tag.start(), tag.end(), tag.end()))
+    return found
 
 
 class _BoundedFile:

@@ -1,6 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """PO and XLIFF: what has no translation yet is translated, everything else stays as it is, byte for byte."""
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -8,16 +9,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.xml_reader import XML_SPACE, etree, read_xml
+from residual_hf.base.xml_reader import XML_SPACE, XMLText, etree, read_xml, serialized
 from residual_hf.data.language_names import bcp47
 from residual_hf.data.pair_formats import PO_CHARSET, read_po
 from residual_hf.data.xml_pairs import SHOWN, UNTRANSLATED, is_break, segment_text, segments_of, variable_of
 from residual_hf.generation.generation_settings import FILL
 from residual_hf.generation.markup import Block, Inline
+from residual_hf.model.translation_inputs import has_letters
 
 from .document import DocumentFile, has_text, read_bytes
 from .literal_text import marked, marked_block, read_marks, write_marks
 from .mixed_content import Dialect, Span, read_mixed, write_mixed
+
+logger = logging.getLogger(__name__)
 
 LINE = r'"(?:[^"\\\r\n]|\\.)*"[ \t]*'
 LINES = rf"{LINE}(?:\r?\n[ \t]*{LINE})*"
@@ -131,9 +135,12 @@ class XLIFFFile(DocumentFile):
     def __init__(self, path: Path, options: CatalogueOptions):
         super().__init__(path)
         self._options = options
-        self._tree = read_xml(read_bytes(path), str(path))
+        content = read_bytes(path)
+        self._tree = read_xml(content, str(path))
+        self._text = XMLText(content, self._tree, str(path))
         self._units: list[tuple[Any, list[Segment]]] = []
         self.blocks: list[Block] = []
+        left = 0
         for unit in self._tree.iter("{*}trans-unit", "{*}segment"):
             marks = (each.get("translate") for each in (unit, *unit.iterancestors()))
             if unit.find("{*}source") is None or next(filter(None, marks), "yes") == "no":  # the innermost one holds
@@ -143,11 +150,14 @@ class XLIFFFile(DocumentFile):
                 source = segment.source
                 block = read_mixed(source, XLIFF_TEXT, keeps_space=_keeps_space(source))
                 block = marked_block(_with_variables(block))
+                left += sum(has_letters("".join(sub.itertext())) for sub in source.iter("{*}sub"))
                 if has_text(block):
                     chosen.append(segment)
                     self.blocks.append(block)
             if chosen:
                 self._units.append((unit, chosen))
+        if left:
+            logger.warning("%s: %d texts in codes (<sub>) stay", path, left)
 
     def _wanted(self, unit: Any) -> Iterator[Segment]:
         target, where = unit.find("{*}target"), str(self.path)
@@ -168,7 +178,9 @@ class XLIFFFile(DocumentFile):
         for source, own in (("srcLang", "trgLang"), ("source-language", "target-language")):
             for each in (root, *root.iter("{*}file")) if target_lang and self._units else ():
                 if each.get(source) and not each.get(own):
-                    each.set(own, target_lang)  # without which targets are not allowed in XLIFF 2
+                    self._text.add_attribute(
+                        each, own, target_lang
+                    )  # without which targets are not allowed in XLIFF 2
         following = iter(blocks)
         for unit, segments in self._units:
             target = unit.find("{*}target")
@@ -193,8 +205,8 @@ class XLIFFFile(DocumentFile):
             else:
                 target.set("state", "needs-review-translation")
                 target.set("state-qualifier", "mt-suggestion")
-        encoding = self._tree.docinfo.encoding or "UTF-8"
-        path.write_bytes(etree.tostring(self._tree, xml_declaration=True, encoding=encoding))
+            self._text.replace(unit, serialized(unit))
+        path.write_bytes(self._text.written())
 
 
 def _with_variables(block: Block) -> Block:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from residual_hf.generation.markup import Block, plain_text
+from residual_hf.generation.markup import Block, Inline, plain_text
 
 from .document import DocumentFile, has_text, read_text
-from .literal_text import LINE, read_marks, write_marks
+from .literal_text import BETWEEN, LINE, read_marks, write_marks
 from .markdown_parts import SHORT_LINK, markdown_parser, parsed, parts_of
 from .plain import write_lines
 
@@ -57,7 +57,7 @@ class MarkdownFile(DocumentFile):
             if places is None:
                 continue
             spelled: list[str] = []
-            block = read_marks(parts_of(token.children or [], spelled))
+            block = _links_apart(read_marks(parts_of(token.children or [], spelled)))
             if has_text(block):
                 row, start, _ = places[-1 if len(places) < 2 else 1]
                 prefix, end = self._lines[row][:start], (places[-1][0], places[-1][2])
@@ -119,6 +119,18 @@ class MarkdownFile(DocumentFile):
         return lines
 
 
+def _links_apart(block: Block) -> Block:
+    """A block with its links as texts of their own, if it has nothing but links that touch each other."""
+    if len(block) == 1 and isinstance(block[0], Inline) and not block[0].keep:
+        return [block[0]._replace(pieces=_links_apart(block[0].pieces))]
+    if not all(isinstance(piece, Inline) and (piece.link or not plain_text([piece])) for piece in block):
+        return block
+    with_words = {place for place, piece in enumerate(block) if plain_text([piece])}
+    ends = with_words - {max(with_words, default=0)}
+    between = Inline(("", ""), [BETWEEN], keep=True)
+    return [each for place, piece in enumerate(block) for each in [piece, *[between] * (place in ends)]]
+
+
 def _without_empty(block: Block) -> Block:
     """A block without the emphasis of no words, whose marks would be text."""
     inner = [
@@ -134,7 +146,7 @@ def _marks(block: Block) -> str:
     for piece in block:
         if isinstance(piece, str):
             parts.append(piece.replace("\n", "").replace(LINE, ""))
-        else:
+        elif piece.content[0]:
             written, text = piece.content[0], plain_text(piece.pieces)
             is_text = piece.keep and written == text and text[0] != "$"
             inside = "" if piece.keep and not piece.content[1] else _marks(piece.pieces)

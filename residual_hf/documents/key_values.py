@@ -29,7 +29,16 @@ PROPERTY = re.compile(
     re.MULTILINE,
 )
 APPLE = re.compile(r'/\*(?:.*?\*/|.*)|//[^\n]*|=\s*"((?:[^"\\]|\\.)*)"?|"(?:[^"\\]|\\.)*"?', re.DOTALL)
-INI = re.compile(r"^[^\s;#\[=:][^=:\r\n]*[=:][ \t]*(\S[^\r\n]*)", re.MULTILINE)
+INI = re.compile(
+    r"^([ \t]*)[^\s;#\[=:][^=:\r\n]*[=:]([^\r\n]*(?:\r?\n(?:\1[ \t][^\r\n]*|[ \t]*[;#][^\r\n]*)?)*)", re.MULTILINE
+)
+"""A value with the lines that continue it, which are indented more than its key, as `configparser` reads it."""
+_OTHER = r"(?:[;#]|[\w.-]+[ \t]*=)"
+PARAGRAPH = re.compile(
+    rf"^[ \t]*{_OTHER}[^\r\n]*|(\S[^\r\n]*(?:\r?\n[ \t]+(?!{_OTHER})\S[^\r\n]*)*)",
+    re.MULTILINE,
+)
+"""In a value: a comment or an indented key, or lines of text."""
 SETTING = re.compile(
     r"true|false|null|#(?:[0-9A-Fa-f]{3,4}){1,2}|0x[0-9A-Fa-f]+|-?\d[\d.]*(?:px|em|rem|pt|dp|sp|ms|s)?"
 )
@@ -128,10 +137,12 @@ def escaped(text: str) -> str:
 
 
 def _ini_values(text: str) -> Iterator[Value]:
-    for match in INI.finditer(text):
-        value, start = match[1].rstrip(), match.start(1)
+    parts = (part for match in INI.finditer(text) for part in PARAGRAPH.finditer(text, *match.span(2)) if part[1])
+    for part in parts:
+        value, start = part[1].rstrip(), part.start(1)
         quoted = len(value) > 1 and value[0] == value[-1] == '"'
-        yield Value(value[1:-1] if quoted else value, start + quoted, start + len(value) - quoted)
+        lines = value[quoted : len(value) - quoted].splitlines()
+        yield Value(" ".join(map(str.strip, lines)), start + quoted, start + len(value) - quoted)
 
 
 def _as_java(error: UnicodeError) -> tuple[str, int]:

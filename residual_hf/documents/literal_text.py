@@ -173,7 +173,7 @@ def _choices(text: str, opened: list[str]) -> Iterator[str | Mark]:
 def tag(written: str) -> Mark:
     """A tag or a comment."""
     name = NAME.match(written)
-    if name is not None and name[1].lower() == "br":
+    if name is not None and name[1].lower() in ("br", "byte"):
         return Mark(written, text=BETWEEN)
     if name is None or written.endswith("/>"):
         return Mark(written)

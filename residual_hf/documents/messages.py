@@ -2,6 +2,7 @@
 """Files of messages that translate-toolkit reads: those of Android, .NET and Qt, and YAML."""
 
 import html
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from residual_hf.base.errors import InputError, requires
-from residual_hf.base.xml_reader import etree, read_xml
+from residual_hf.base.xml_reader import XMLText, etree, read_xml, serialized
 from residual_hf.generation.markup import Block
 
 from . import XML_MESSAGES
@@ -20,12 +21,16 @@ from .literal_text import marked, read_marks, write_marks
 
 with requires("documents"):
     from ruamel.yaml import RoundTripConstructor, RoundTripRepresenter
+    from ruamel.yaml.comments import TaggedScalar
     from ruamel.yaml.scalarstring import PlainScalarString
     from translate.misc.xml_helpers import safely_set_text
-    from translate.storage import aresource, lisa, resx, ts2, yaml
+    from translate.storage import aresource, resx, ts2, yaml
+
+logger = logging.getLogger(__name__)
 
 COMMENTS = (etree.Comment, etree.PI)
-PROLOG = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s*(?:<\?.*?\?>|<!--.*?-->|<![^>]*>))*\s*", re.DOTALL)
+BYTE = re.compile(r'<byte value="(\w+)"/>')
+BEFORE = re.compile(rb"(?:\xef\xbb\xbf)?\s*")
 DOCUMENT = re.compile(rb"(?:\xef\xbb\xbf)?(?:(?:[#%][^\n]*|\r)?\n)*---[ \t]*(?:\r?\n|(?=#))")
 """The start of YAML, up to its first line."""
 SEQUENCE = re.compile(r"^( *)[^\s#-][^\n]*:[ \t]*\n( *)- ", re.MULTILINE)
@@ -37,12 +42,16 @@ TRUTH_VALUES = ("y", "n", "yes", "no", "on", "off")
 
 
 class Message(NamedTuple):
-    """A text to translate, in XML if it `is_escaped`. `write` replaces the `current` translation."""
+    """A text to translate, in XML if it `is_escaped`.
+
+    `write` replaces the `current` translation, and returns what is then in the place of the `element` of XML.
+    """
 
     text: str
     current: str
-    write: Callable[[str], None]
+    write: Callable[[str], Any]
     is_escaped: bool = False
+    element: Any = None
 
     @property
     def block(self) -> Block:
@@ -69,7 +78,9 @@ _Representer.add_representer(_Null, lambda representer, null: representer.repres
 
 
 class _YAML(yaml.YAMLFile):
-    """Keeps the indentation, and leaves out numbers, dates and truth values."""
+    """Keeps the indentation, and leaves out numbers, dates, truth values and what has a tag, such as `!include`."""
+
+    tagged = 0
 
     def parse(self, input: bytes) -> None:
         text = input.decode("utf-8-sig").replace("\r\n", "\n")
@@ -90,29 +101,9 @@ class _YAML(yaml.YAMLFile):
 
     def _flatten(self, data: Any, *args: Any, **options: Any) -> Iterator[Any]:  # type: ignore[override]
         is_truth_value = type(data) in (str, PlainScalarString) and data.lower() in TRUTH_VALUES
+        self.tagged += isinstance(data, TaggedScalar)
         if isinstance(data, (str, dict, list)) and not is_truth_value:
             yield from super()._flatten(data, *args, **options)
-
-
-class _Android(aresource.AndroidResourceFile):
-    """Keeps the indentation."""
-
-    XMLindent = {"max_level": 0}
-
-
-class _RESX(resx.RESXFile):
-    """Keeps the indentation, and elements without `xml:space`."""
-
-    XMLindent = {"max_level": 0}
-
-    def addunit(self, unit: Any, new: bool = True) -> None:
-        lisa.LISAfile.addunit(self, unit, new)
-
-
-class _Qt(ts2.tsfile):
-    """Keeps the indentation."""
-
-    XMLindent = {"max_level": 0, "toplevel": False}  # a line end after the last tag, without which it would not end
 
 
 class MessageFile(DocumentFile):
@@ -121,45 +112,61 @@ class MessageFile(DocumentFile):
     def __init__(self, path: Path, options: CatalogueOptions):
         super().__init__(path)
         suffix, self._content = path.suffix.lower(), read_bytes(path)
-        if suffix in XML_MESSAGES:
+        is_xml = suffix in XML_MESSAGES
+        if is_xml:
             root = read_xml(self._content, str(path)).getroot()  # refuses entities
             if suffix == ".xml" and root.tag != "resources":
                 raise InputError(f"{path}: is <{root.tag}>, must be the <resources> of Android")
         self._store = _STORES[suffix]()
         try:
             self._store.parse(self._content)
+            self._xml = XMLText(self._content, self._store.document, str(path)) if is_xml else None
             found = list(_messages(self._store, options))
         except Exception as error:  # of several parsers
             raise InputError(f"{path}: cannot be read as a {suffix} file of messages: {error}") from error
+        if tagged := getattr(self._store, "tagged", 0):
+            logger.warning("%s: %d texts that have a tag, such as !include, stay", path, tagged)
         read = [(message, block) for message in found if has_text(block := message.block)]
         self._messages, self.blocks = [message for message, _ in read], [block for _, block in read]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
+        changed = {}
         for message, block in zip(self._messages, blocks, strict=True):
             text = write_marks(block, partial(html.escape, quote=False) if message.is_escaped else str)
             if text != message.current:
-                message.write(text)
-        path.write_bytes(_as_before(bytes(self._store), self._content))
+                changed[message.element] = message.write(text)
+        if self._xml is None:
+            path.write_bytes(_as_before(bytes(self._store), self._content))
+            return
+        for element, new in changed.items():
+            self._xml.replace(element, self._written(new))
+        path.write_bytes(self._xml.written())
+
+    def _written(self, element: Any) -> str:
+        """An element in the form that belongs to its format."""
+        encoding, text = self._store.encoding, f"{serialized(element)}\n"  # without a line end, Qt's would not end
+        form = self._store.serialize_hook(text.encode(encoding, "xmlcharrefreplace").decode(encoding))
+        return form.decode(encoding).replace("\r\n", "\n").removesuffix("\n")
 
 
 _STORES: dict[str, Any] = {
-    ".xml": _Android,
-    **dict.fromkeys((".resx", ".resw"), _RESX),
-    ".ts": _Qt,
+    ".xml": aresource.AndroidResourceFile,
+    **dict.fromkeys((".resx", ".resw"), resx.RESXFile),
+    ".ts": ts2.tsfile,
     **dict.fromkeys((".yml", ".yaml"), _YAML),
 }
 
 
 def _messages(store: Any, options: CatalogueOptions) -> Iterator[Message]:
-    if isinstance(store, _Android):
+    if isinstance(store, aresource.AndroidResourceFile):
         yield from _of_android(store)
-    elif isinstance(store, _Qt):
+    elif isinstance(store, ts2.tsfile):
         yield from _of_qt(store, options)
-    elif isinstance(store, _RESX):
+    elif isinstance(store, resx.RESXFile):
         for unit in store.units:
             value = unit.xmlelement.find("{*}value")
             if (text := _text(value)) and not _is_object(unit.xmlelement):
-                yield Message(text, text, partial(_set_text, value))
+                yield Message(text, text, partial(_set_text, value), element=value)
     else:
         units, store.units = store.units, []  # of those that have changed
         for unit in units:
@@ -178,39 +185,49 @@ def _is_object(element: Any) -> bool:
 
 
 def _text(element: Any) -> str:
-    """The text of an element without comments and processing instructions; empty if other elements are in it."""
-    if element is None or any(child.tag not in COMMENTS for child in element):
+    """The text of an element without comments and processing instructions; `<byte>` of Qt stands for a character.
+
+    It is empty if other elements are in it.
+    """
+    if element is None or any(child.tag not in (*COMMENTS, "byte") for child in element):
         return ""
-    return "".join(element.itertext())
+    text = element.text or ""
+    for child in element:
+        text += f'<byte value="{child.get("value")}"/>' if child.tag == "byte" else ""
+        text += child.tail or ""
+    return text
 
 
-def _set_text(element: Any, text: str) -> None:
+def _set_text(element: Any, text: str) -> Any:
     del element[:]
     safely_set_text(element, text)
+    return element
 
 
 def _of_android(store: Any) -> Iterator[Message]:
     """Texts, forms of plurals and members of lists."""
     root = store.document.getroot()
     empty = type(store).parsestring(etree.tostring(etree.Element(root.tag, nsmap=root.nsmap)))
-    for entry in root.iterchildren("string", "plurals", "string-array"):
+    for entry in root.iterchildren("string", "plurals", "string-array", "item"):
+        if entry.tag == "item" and entry.get("type") != "string":
+            continue
         unit = store.UnitClass(None, xmlelement=entry)
         unit._store = empty  # is copied for every text with elements, to know the namespaces
         replace = partial(_replace_in_android, unit, unit._get_target_markup_mode())
         if entry.get("translatable") != "false":
-            for element in [entry] if entry.tag == "string" else entry.iterchildren("item"):
+            for element in [entry] if entry.tag in ("string", "item") else entry.iterchildren("item"):
                 bare = deepcopy(element)
                 etree.strip_tags(bare, *COMMENTS)
                 text = unit.get_xml_text_value(bare)
                 if not "".join(bare.itertext()).strip().startswith(("@", "?")):  # names of other messages
-                    yield Message(text, text, partial(replace, element), len(bare) > 0)
+                    yield Message(text, text, partial(replace, element), len(bare) > 0, element)
 
 
-def _replace_in_android(unit: Any, markup: str, element: Any, text: str) -> None:
-    before, parent, after = element.getprevious(), element.getparent(), element.tail
+def _replace_in_android(unit: Any, markup: str, element: Any, text: str) -> Any:
+    before, parent = element.getprevious(), element.getparent()
     etree.strip_tags(element, *COMMENTS)
     unit.set_xml_text_value(text, element, markup)  # may put another element in its place
-    (parent[0] if before is None else before.getnext()).tail = after
+    return parent[0] if before is None else before.getnext()
 
 
 def _of_qt(store: Any, options: CatalogueOptions) -> Iterator[Message]:
@@ -222,20 +239,24 @@ def _of_qt(store: Any, options: CatalogueOptions) -> Iterator[Message]:
         texts = ["".join(form.itertext()) for form in forms]
         if options.wants(not "".join(texts[:1]).strip(), unit.isreview()):
             for form, text in zip(forms, texts, strict=True):
-                yield Message(_text(source), text, partial(_replace_form, unit, form))
+                yield Message(_text(source), text, partial(_replace_form, unit, form), element=target)
 
 
-def _replace_form(unit: Any, form: Any, text: str) -> None:
-    _set_text(form, text)
+def _replace_form(unit: Any, form: Any, text: str) -> Any:
+    first, *rest = BYTE.split(text)
+    _set_text(form, first)
+    for value, after in zip(rest[::2], rest[1::2], strict=True):
+        etree.SubElement(form, "byte", value=value).tail = after
     unit.markfuzzy()  # until somebody has read it
+    return unit._gettargetnode()
 
 
 def _as_before(written: bytes, original: bytes) -> bytes:
-    """A file with the start, up to the first element of XML or line of YAML, and the line ends of another one."""
+    """A file of YAML with the start, up to its first line, and the line ends of another one."""
     written = written.replace(b"\r\n", b"\n").rstrip(b"\n")
     if b"\r\n" in original:
         written = written.replace(b"\n", b"\r\n")
     written += original[len(original.rstrip(b"\r\n")) :]
-    starts = (DOCUMENT.match(content) or PROLOG.match(content) for content in (original, written))
+    starts = (DOCUMENT.match(content) or BEFORE.match(content) for content in (original, written))
     start, own_start = (found.end() for found in starts)  # type: ignore[union-attr]  # the second matches anything
     return original[:start] + written[own_start:]

@@ -51,31 +51,35 @@ class Subtitles(DocumentFile):
         decode: Callable[[str], str] = html.unescape if is_html else str
         self._encode: Callable[[str], str] = partial(html.escape, quote=False) if is_html else str
         self._end = "\r\n" if "\r\n" in text else "\n"
-        self._parts: list[str | int] = []  # lines as they are, and the numbers of lines of texts
+        self._parts: list[str | list[str]] = []  # lines outside of texts, and the lines of each text
+        self._shown: list[tuple[int, bool]] = []  # of each text, its lines, and whether several people speak
         self.blocks: list[Block] = []
         for part in _texts_of_cues(list(StringIO(text)), is_html):
-            if isinstance(part, str):
-                self._parts.append(part)
-            else:
-                joined = OPEN_RUBY.sub(r"\1</rt>", "\n".join(part))
+            self._parts.append(part)
+            if not isinstance(part, str):
+                joined = OPEN_RUBY.sub(r"\1</rt>", "\n".join(map(str.strip, part)))
                 joined = joined if is_html else BREAK.sub("\n", joined.replace("\\h", "\xa0"))
-                part = [line.strip() for line in joined.split("\n")]
-                several = len(part) > 1 and any((*map(SPEAKER.match, part), *map(VOICE.match, part[1:])))
-                self._parts.append(0 if several else len(part))
-                self.blocks.append(read_marks(marked(("\n" if several else " ").join(part), decode)))
+                lines = [line.strip() for line in joined.split("\n")]
+                several = len(lines) > 1 and any((*map(SPEAKER.match, lines), *map(VOICE.match, lines[1:])))
+                self._shown.append((len(lines), several))
+                self.blocks.append(read_marks(marked(("\n" if several else " ").join(lines), decode)))
         if "-->" not in text and not all(map(WITHOUT_CUE.match, BLANK_LINES.split(text.strip()))):
             raise InputError(f"{path}: no line has the times of a subtitle, such as 00:01:02,500 --> 00:01:04,000")
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
-        following = iter(blocks)
+        following = zip(self.blocks, blocks, self._shown, strict=True)
         written: list[str] = []
         for part in self._parts:
             if isinstance(part, str):
                 written.append(part)
                 continue
-            text = write_marks(next(following), self._encode)
-            lines = _balanced(text, part) if part else text.split("\n")
-            written += [line + self._end for line in lines]
+            source, block, (count, several) = next(following)
+            text = write_marks(block, self._encode)
+            if text.split() == write_marks(source, self._encode).split():
+                written += part
+            else:
+                lines = _lines_of_speakers(text, count) if several else _balanced(text, count)
+                written += [line + self._end for line in lines if line]
         write_lines(path, written)
 
 
@@ -89,7 +93,7 @@ def _texts_of_cues(lines: Sequence[str], is_vtt: bool) -> Iterator[str | list[st
         is_time = TIME.match(line) is not None
         is_name = (line.strip().isdecimal() or not previous.strip()) and TIME.match(following) is not None  # of a cue
         if text is not None and line.strip() and not (is_time or is_name):
-            text.append(line.strip())
+            text.append(line)
             continue
         if text:
             yield text
@@ -98,6 +102,12 @@ def _texts_of_cues(lines: Sequence[str], is_vtt: bool) -> Iterator[str | list[st
         yield line
     if text:
         yield text
+
+
+def _lines_of_speakers(text: str, most: int) -> list[str]:
+    """The lines of a text but blank ones, which would end its cue; those beyond `most` are in the last one."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    return [*lines[: most - 1], " ".join(lines[most - 1 :])]
 
 
 def _balanced(text: str, lines: int) -> list[str]:

@@ -37,6 +37,7 @@ BOUNDARIES = {
     "frameset",
 }
 """Tags between which a sentence does not continue."""
+LINKS = ("a", "label")
 DEEPEST = 100  # inline elements within each other; further ones are dropped
 LONGEST_KEPT = 100  # characters of code, for example, that are read as a part of a sentence
 COMMENT_END, ABRUPT_END = re.compile("--!?>"), re.compile("-?>")
@@ -69,10 +70,11 @@ class HTMLText:
         self._layout: list[Inline | int] = []  # what stays, and numbers of blocks
         tokens = _balanced(_tokens(text))
         start = 0
-        for place in [*_boundaries(tokens), len(tokens)]:
-            self._add(tokens[start:place])
-            self._layout += map(_stays, tokens[place : place + 1])
-            start = place + 1
+        for end in [*_boundaries(tokens), len(tokens)]:
+            for place in [*(start + each for each in _outside_links(tokens[start:end])), end]:
+                self._add(tokens[start:place])
+                self._layout += map(_stays, tokens[place : place + 1])
+                start = place + 1
 
     def render(self, blocks: Sequence[Block], language: Callable[[str], str] = str) -> str:
         """The text with other blocks in the places of `blocks`. `language` is called with each value of `lang`."""
@@ -163,6 +165,21 @@ def _boundaries(tokens: Sequence[Token]) -> list[int]:
             if len(found) > before:
                 found += [start, place]
     return sorted(found)
+
+
+def _outside_links(tokens: Sequence[Token]) -> list[int]:
+    """The places of the tokens outside of links or labels, if several touch each other and have all of the text."""
+    found, links, depth = [], 0, 0
+    for place, token in enumerate(tokens):
+        is_link = token.tag in LINKS
+        depth -= is_link and token.kind == "end"
+        if depth == 0:
+            found.append(place)
+            links += is_link and token.kind == "start"
+            if token.text and (0 < place < len(tokens) - 1 or token.text.strip(SPACES)):
+                return []
+        depth += is_link and token.kind == "start"
+    return found if links > 1 else []
 
 
 def _balanced(tokens: Sequence[Token]) -> list[Token]:

@@ -122,6 +122,8 @@ class _Projection:
                 self.ranges[child] = first, last
                 owners[first - limits[0] : last - limits[0]] = [child] * (last - first)
         for child in node.children:
+            if child.element.keep and child in self.ranges:
+                self.ranges[child] = self._whole_copy(child, limits, owners)
             if child not in self.ranges:
                 place = self._nearest(child, limits)
                 owner = owners[place - limits[0]] if place < limits[1] else None
@@ -161,6 +163,22 @@ class _Projection:
                 score, first = float(values.max()), low + int(values.argmax())
                 last = first + 1
         return score, (first, last)
+
+    def _whole_copy(self, child: Node, limits: Range, owners: list[Node | None]) -> Range:
+        """The range of a kept element with the units around that are of the same broken copy, such as `{name`."""
+        first, last = self.ranges[child]
+        shown = "".join(self.source[child.start : child.end].casefold().split())
+
+        def is_copy(begin: int, end: int) -> bool:
+            free = all(owner in (None, child) for owner in owners[begin - limits[0] : end - limits[0]])
+            return free and "".join(self.target[self.starts[begin] : self.ends[end - 1]].casefold().split()) in shown
+
+        while first > limits[0] and is_copy(first - 1, last):
+            first -= 1
+        while last < limits[1] and is_copy(first, last + 1):
+            last += 1
+        owners[first - limits[0] : last - limits[0]] = [child] * (last - first)
+        return first, last
 
     def _is_word(self, unit: int) -> bool:
         return any(map(str.isalnum, self.target[self.starts[unit] : self.ends[unit]]))

@@ -39,6 +39,9 @@ number = 1
     <string name="own" translatable="false">fixed</string>
     <string name="other">@string/hello</string>
     <string name="marked"><![CDATA[<b>«bold»</b> «text»]]></string>
+    <string name='empty' ></string>
+    <item name="bird" type="string">«The fox flies»</item>
+    <item type="layout" name="page">@layout/page</item>
     <plurals name="files">
         <item quantity="one">%d «file»</item>
         <item quantity="many">%d <b>«files»</b></item>
@@ -56,6 +59,10 @@ number = 1
   </data>
   <data name="Icon" type="System.Drawing.Icon" xml:space="preserve">
     <value>icon</value>
+  </data>
+  <data xml:space="preserve" name='n'>
+    <value>1 > 2</value>
+    <comment/><comment />
   </data>
   <data name="&gt;&gt;label.Name" xml:space="preserve">
     <value>label</value>
@@ -159,6 +166,12 @@ def test_starts_and_nulls_of_yaml_stay(content, tmp_path, monkeypatch):
     assert upper_cased(monkeypatch, tmp_path / "a.yml").read_text() == expected
 
 
+def test_texts_of_yaml_with_a_tag_stay_and_are_named(tmp_path, monkeypatch, caplog):
+    (tmp_path / "a.yml").write_text("a: !include the owl\nb: one\n")
+    assert upper_cased(monkeypatch, tmp_path / "a.yml").read_text() == "a: !include the owl\nb: ONE\n"
+    assert "a.yml: 1 texts that have a tag, such as !include, stay" in caplog.text
+
+
 QT = """<?xml version="1.0" encoding="utf-8"?>
 <!DOCTYPE TS>
 <TS version="2.1" language="de_DE" sourcelanguage="en">
@@ -188,7 +201,12 @@ QT = """<?xml version="1.0" encoding="utf-8"?>
         <translation type="unfinished">vielleicht</translation>
     </message>
     <message>
-        <source>gone</source>
+        <location filename='a' line="1" />
+        <source>"The owl"<byte value="x9"/>calls.</source>
+        <translation type="unfinished"/>
+    </message>
+    <message>
+        <source>gone's</source>
         <translation type="vanished"></translation>
     </message>
 </context>
@@ -201,9 +219,16 @@ def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch
     path.write_text(QT)
     expected = QT.replace('shed"></tr', 'shed">OPEN &amp;FILE</tr', 1).replace('shed"></tr', 'shed">OK</tr', 1)
     expected = expected.replace("rusform></", "rusform>%n FILE(S)</")
+    called = '>&quot;THE OWL&quot;<byte value="x9"/>CALLS.</translation>'
+    expected = expected.replace('unfinished"/>', f'unfinished"{called}')
     assert upper_cased(monkeypatch, path).read_text() == expected
-    assert [block[0] for block in read_document(path, CatalogueOptions("unreviewed")).blocks][-1] == "maybe"
-    assert len(read_document(path, CatalogueOptions("all")).blocks) == 6
+    assert [block[0] for block in read_document(path, CatalogueOptions("unreviewed")).blocks][-2] == "maybe"
+    assert len(read_document(path, CatalogueOptions("all")).blocks) == 7
+
+
+LATIN = """<?xml version='1.0' encoding='ISO-8859-1'?>
+<root a='1>2'><!-- <b> --><?p <c>?><data name='a'><value>%s</value></data></root>
+"""
 
 
 @pytest.mark.parametrize(
@@ -218,9 +243,15 @@ def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch
         ("a.properties", b"a = true\nb=#ff0000\nc=12px\nd=#1 owl\n", b"a = true\nb=#ff0000\nc=12px\nd=#1 OWL\n"),
         ("a.strings", '\ufeff"a"="b";'.encode("utf-16-be"), '\ufeff"a"="B";'.encode("utf-16-be")),
         ("a.strings", b'a = "b";"//" = "c"; /* x = "y";', b'a = "B";"//" = "C"; /* x = "y";'),
+        ("a.properties", b"a = one \\\r\n  two\\\r\n\r\nb=c\r\n", b"a = ONE TWO\r\nb=C\r\n"),
+        ("a.ini", b"[s]\nkey = The owl\n  calls: the\n\tbear.\nb=c\n", b"[s]\nkey = THE OWL CALLS: THE BEAR.\nb=C\n"),
+        ("a.ini", b"a:\r\n  b\r\n  c\r\n\r\n\r\n  d \r\n", b"a:\r\n  B C\r\n\r\n\r\n  D \r\n"),
+        ("a.ini", b"a = b\n  c\n  # d\n; e\n  f\n  g=h\n  i\n[j]\nk", b"a = B C\n  # d\n; e\n  F\n  g=h\n  I\n[j]\nk"),
+        ("a.ini", b"[s]\n  a = b\n    c\n  d = e\n", b"[s]\n  a = B C\n  d = E\n"),
         ("a.ini", b'KEY="one \\"\r\n', b'KEY="ONE \\"\r\n'),
         ("a.json", b'\xef\xbb\xbf{"a": "caf\\u00e9"}', b'\xef\xbb\xbf{"a": "CAF\\u00c9"}'),
         ("a.yml", b"a: no\nb: 'no'\nOn: never\n", b"a: no\nb: 'NO'\nOn: NEVER\n"),
+        ("a.resx", (LATIN % "größer &#8656;").encode("latin-1"), (LATIN % "GRÖSSER &#8656;").encode("latin-1")),
         ("a.yml", b"\xef\xbb\xbfa: one\n", b"\xef\xbb\xbfa: ONE\n"),
     ],
 )
@@ -265,7 +296,13 @@ def test_keys_of_json_that_occur_twice_stay(tmp_path, monkeypatch):
 HOSTILE = {
     "a.properties": ["a=" + "\\" * 300_001, "a=b\\\n" * 60_000, "a\\ " * 100_000, "a" + " " * 300_000, "a:" * 150_000],
     "a.strings": ["/*" * 150_000, '"a" = "' + '\\"' * 150_000, "a = " * 80_000, "=" + " " * 300_000, '"' * 300_001],
-    "a.ini": ["[a]\n" + " a\n" * 100_000, "a=b" + " " * 300_000 + "c", "a" * 300_000, "a=\n" * 100_000],
+    "a.ini": [
+        "[a]\n" + " a\n" * 100_000,
+        "a=b" + " " * 300_000 + "c",
+        "a" * 300_000,
+        "a=\n" * 100_000,
+        "a=b\n" + "  c" * 100_000 + "\n  d" * 60_000,
+    ],
     "a.json": ['["' + "{a " * 100_000 + '"]', '"' * 300_000, '["' + "\\\\" * 150_000 + '"]', "1" * 300_000],
     "a.po": ["#,\n" * 100_000, 'msgid "a"\nmsgstr ' + '""\n' * 80_000, 'msgid "a"\nmsgstr ' + '"" ' * 100_000],
 }

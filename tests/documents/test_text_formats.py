@@ -89,6 +89,11 @@ MARKED = [
         "WEBVTT - title\n\nNOTE a comment\n\nSTYLE\n::cue { color: red }\n\nfirst\n"
         "00:01.000 --> 00:02.000 align:start\n<v Ann>«you» &amp; <c.loud>«me»\n",
     ),
+    ("t.md", "[«a»](b)[*«c»*](d)![i](j)[«e»](f)\n\n**[«a»][][«b»]**\n\n[a]: x\n[b]: y\n"),
+    (
+        "c.html",
+        "<nav><a href=a>«Home»</a><a href=b>«About us»</a></nav><label>«Name»<input></label><label>«Age»</label>",
+    ),
     ("r.md", KRAMDOWN),
     ("s.md", KRAMDOWN.replace("\n", "\r\n")),
     ("a.html", "<p title='x'>«a» &amp; <b>«b»</b><br/>«c»<!-- d --></p>"),
@@ -121,7 +126,26 @@ REWRITTEN = [
 def test_only_text_changes(tmp_path, monkeypatch, name, content, expected):
     (tmp_path / name).write_bytes(content.encode())
     assert upper_cased(monkeypatch, tmp_path / name).read_bytes().decode() == expected
-    assert rewritten(monkeypatch, tmp_path / name).read_bytes().decode().upper() == expected.upper()
+    same = rewritten(monkeypatch, tmp_path / name).read_bytes().decode().upper()
+    assert same == (content.replace("\r", "\n") if name.endswith((".srt", ".vtt")) else expected).upper()
+
+
+@pytest.mark.parametrize(
+    ("name", "cue", "expected"),
+    [
+        ("a.srt", "<i>Who is there</i>\n{\\an8}A fox\n- What?\n", "<i>WHO IS THERE</i>\n{\\an8}A FOX\n- WHAT?\n"),
+        ("a.srt", "<i>Who is there</i>\n{\\an8}A fox\nwalks\n", "<i>WHO IS\nTHERE</i> {\\an8}A\nFOX WALKS\n"),
+        ("a.srt", "A b\n{\\pos(1,2)}\nc d\n", "A B\n{\\pos(1,2)} C\nD\n"),
+        ("a.srt", "A b\n<i></i>\n  c d ", "A B\n<i></i> C\nD\n"),
+        ("a.srt", "The owl calls now\\Na b\n", "THE OWL CALLS\nNOW A B\n"),
+        ("a.vtt", "The owl&nbsp;calls&lrm; &amp; flies\nover it\n", "THE OWL\xa0CALLS\u200e\n&amp; FLIES OVER IT\n"),
+    ],
+)
+def test_a_cue_keeps_its_lines(tmp_path, monkeypatch, name, cue, expected):
+    start = "1\n00:00:01,000 --> 00:00:02,000\n"
+    (tmp_path / name).write_text(start + cue)
+    assert rewritten(monkeypatch, tmp_path / name).read_text() == start + cue
+    assert upper_cased(monkeypatch, tmp_path / name, overwrite=True).read_text() == start + expected
 
 
 def test_emphasis_without_words_leaves_no_marks(tmp_path):

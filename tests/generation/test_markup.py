@@ -36,6 +36,25 @@ class document:
         return self.html.render(blocks) if self.html else "".join(blocks[0])
 
 
+@pytest.mark.parametrize(
+    ("html", "sentences"),
+    [
+        ("<nav> <a>The owl</a><a><img>The bear</a><!-- c --><a>The fox</a>\n</nav>", 3),
+        ("<p><label>The owl<input></label><label><input>The bear</label></p>", 2),
+        ("<p><i><a>The owl</a><a>The bear</a></i></p>", 2),
+        ("<p>Read <a>the owl</a><a>the bear</a></p>", 1),
+        ("<p><a>the owl</a> <a>the bear</a></p>", 1),
+        ("<p><b>bo</b><i>ld</i></p>", 1),
+    ],
+)
+def test_links_that_touch_are_texts_of_their_own(html, sentences):
+    found = document(html, markup=True)
+    assert len(found.sentences) == sentences
+    translations = [sentence.upper() for sentence in found.sentences]
+    if sentences > 1:
+        assert found.join(translations) == re.sub(">[^<]+", lambda text: text[0].upper(), html)
+
+
 def test_layout_numbers_and_markers_stay_outside_sentences():
     found = document(LAYOUT)
     assert found.sentences == ["Title", "Hello Dr. Smith.", "How are you?", "Fine!"]
@@ -279,9 +298,12 @@ def test_a_placeholder_comes_back_as_often_as_it_was(source, written, expected):
         ("{0} and {0}%", "{0} und {0}", "{0} und {0}%"),
         ("Pay €{0} now", "Zahl {0} jetzt", "Zahl €{0} jetzt"),
         ("{0}°C now, {a} {b}", "{0}° jetzt, {a} {b}", "{0}°C jetzt, {a} {b}"),
+        ("Use {name} now", "{name geht", "{name} geht"),
+        ("Use {name} now", "name} geht", "{name} geht"),
+        ("Use {name} now", "geht { Name.", "geht {name}."),
     ],
 )
-def test_placeholders_joined_by_signs_stay_together(source, translation, expected):
+def test_placeholders_in_pieces_are_whole_again(source, translation, expected):
     for is_html in (False, True):
         assert document(source, markup=is_html).join([translation]) == expected
     (block,) = SplitBlocks([marked_block([source])], "en", lambda sentence: True).join([Hypothesis(translation, None)])
