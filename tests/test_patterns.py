@@ -28,7 +28,7 @@ LEVELS = ((2_000, 0.0006), (16_000, 0.02), (64_000, 0.3))
 A pattern of quadratic time takes seconds for the longest text, one of linear time thousandths.
 """
 SAMPLES = 200
-TEXTS, OF_COMPOSED = 500, 60
+TEXTS, OF_COMPOSED = 150, 30
 """Texts of a pattern that are tried unless slow tests run, and of one that has `PLACEHOLDER` in it."""
 
 

@@ -26,7 +26,6 @@ from residual_hf.generation.stream import check_lengths
 from residual_hf.generation.translator import Hypothesis, Translator, joined
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.pipeline_translation import Text2TextGenerationPipeline, TranslationPipeline
-from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 
 SETTINGS = DecodingSettings(num_beams=3, max_length_a=1, max_length_b=3)
 LONG = " ".join(SENTENCES * 4)
@@ -123,29 +122,6 @@ def test_a_tag_is_no_letter():
     tagged = translator("<2de>", "<2fr>")
     assert tagged.translate(["<2de> 123"]) == ["123"]
     assert tagged.translate(["123"], target_lang="fr") == ["123"]
-
-
-CAPITALS = {
-    'A DOG SLEEPS. "I\'M {NAME}", I SAID, STRAßE 5A!': 'A dog sleeps. "I\'m {NAME}", I said, straße 5a!',
-    "NATO <B>DOGS</B> https://A.B/C": "Nato <B>dogs</B> https://A.B/C",
-    "USA": "USA",
-    "A dog SLEEPS": "A dog SLEEPS",
-    "你好 HTML": "你好 HTML",
-}
-
-
-@pytest.mark.parametrize("placeholders", [False, True])
-def test_a_line_in_capitals_is_read_in_lower_case_and_written_in_capitals(placeholders):
-    reader = translator(*PLACEHOLDER_TOKENS, source_lang="en", target_lang="de", placeholders=placeholders)
-    for text, read in CAPITALS.items():
-        assert placeholders or reader.inputs.edited(text).text == read
-        written = reader.inputs.restored("die Straße {x} <b>ist</b> www.a.de", text).text
-        assert written == (
-            "die Straße {x} <b>ist</b> www.a.de" if text == read else "DIE STRASSE {x} <b>IST</b> www.a.de"
-        )
-    turkish = translator(source_lang="tr", target_lang="tr-CY").inputs
-    assert turkish.edited("İSTANBUL'DA IŞIK").text == "İstanbul'da ışık"
-    assert turkish.restored("istanbul", "IŞIK").text == "İSTANBUL"
 
 
 def test_lines_in_capitals_are_translated_by_all_ways_in():
@@ -359,16 +335,6 @@ def test_a_model_that_asks_for_int8_on_a_cpu_decodes_in_float32_elsewhere(plain,
     assert Translator.from_pretrained(tmp_path / "model").model.dtype == torch.float32
     with pytest.raises(InputError, match="dtype: int8 given, only supported for models of this package on a CPU"):
         Translator.from_pretrained(tmp_path / "model", dtype="int8")
-
-
-def test_a_text_is_split_at_the_ends_of_sentences_then_at_spaces_then_anywhere():
-    def split(text, most):
-        return list(split_text(text, lambda part: len(part) <= most))
-
-    assert split("Ja. Nein, nein.", 11) == [("Ja.", " "), ("Nein, nein.", "")]
-    assert split("eins zwei drei vier", 10) == [("eins zwei", " "), ("drei vier", "")]
-    assert split("二零二零年。二零二一年。", 6) == [("二零二零年。", ""), ("二零二一年。", "")]
-    assert split("abcdef", 3) == [("abc", ""), ("def", "")]
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

@@ -1,0 +1,34 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+import pytest
+from support.tiny_translator import tiny_tokenizer
+
+from residual_hf import ResidualConfig
+from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
+from residual_hf.model.translation_inputs import TranslationInputs
+
+
+def inputs(**fields):
+    return TranslationInputs(ResidualConfig(**fields), tiny_tokenizer(*PLACEHOLDER_TOKENS))
+
+
+CAPITALS = {
+    'A DOG SLEEPS. "I\'M {NAME}", I SAID, STRAßE 5A!': 'A dog sleeps. "I\'m {NAME}", I said, straße 5a!',
+    "NATO <B>DOGS</B> https://A.B/C": "Nato <B>dogs</B> https://A.B/C",
+    "USA": "USA",
+    "A dog SLEEPS": "A dog SLEEPS",
+    "你好 HTML": "你好 HTML",
+}
+
+
+@pytest.mark.parametrize("placeholders", [False, True])
+def test_a_line_in_capitals_is_read_in_lower_case_and_written_in_capitals(placeholders):
+    reader = inputs(source_lang="en", target_lang="de", placeholders=placeholders)
+    for text, read in CAPITALS.items():
+        assert placeholders or reader.edited(text).text == read
+        written = reader.restored("die Straße {x} <b>ist</b> www.a.de", text).text
+        assert written == (
+            "die Straße {x} <b>ist</b> www.a.de" if text == read else "DIE STRASSE {x} <b>IST</b> www.a.de"
+        )
+    turkish = inputs(source_lang="tr", target_lang="tr-CY")
+    assert turkish.edited("İSTANBUL'DA IŞIK").text == "İstanbul'da ışık"
+    assert turkish.restored("istanbul", "IŞIK").text == "İSTANBUL"
