@@ -294,26 +294,26 @@ def test_keys_of_json_that_occur_twice_stay(tmp_path, monkeypatch):
 
 
 HOSTILE = {
-    "a.properties": ["a=" + "\\" * 300_001, "a=b\\\n" * 60_000, "a\\ " * 100_000, "a" + " " * 300_000, "a:" * 150_000],
-    "a.strings": ["/*" * 150_000, '"a" = "' + '\\"' * 150_000, "a = " * 80_000, "=" + " " * 300_000, '"' * 300_001],
+    "a.properties": ["a=" + "\\" * 100_001, "a=b\\\n" * 20_000, "a\\ " * 100_000, "a" + " " * 100_000, "a:" * 50_000],
+    "a.strings": ["/*" * 50_000, '"a" = "' + '\\"' * 50_000, "a = " * 25_000, "=" + " " * 100_000, '"' * 100_001],
     "a.ini": [
         "[a]\n" + " a\n" * 100_000,
-        "a=b" + " " * 300_000 + "c",
-        "a" * 300_000,
+        "a=b" + " " * 100_000 + "c",
+        "a" * 100_000,
         "a=\n" * 100_000,
-        "a=b\n" + "  c" * 100_000 + "\n  d" * 60_000,
+        "a=b\n" + "  c" * 100_000 + "\n  d" * 20_000,
     ],
-    "a.json": ['["' + "{a " * 100_000 + '"]', '"' * 300_000, '["' + "\\\\" * 150_000 + '"]', "1" * 300_000],
-    "a.po": ["#,\n" * 100_000, 'msgid "a"\nmsgstr ' + '""\n' * 80_000, 'msgid "a"\nmsgstr ' + '"" ' * 100_000],
+    "a.json": ['["' + "{a " * 100_000 + '"]', '"' * 100_000, '["' + "\\\\" * 50_000 + '"]', "1" * 100_000],
+    "a.po": ["#,\n" * 100_000, 'msgid "a"\nmsgstr ' + '""\n' * 25_000, 'msgid "a"\nmsgstr ' + '"" ' * 100_000],
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_time_to_read_is_linear(name, tmp_path):
-    """What takes the square takes minutes here."""
+    """What takes the square takes half a minute here."""
     start = time.process_time()
     for content in HOSTILE[name]:
         (tmp_path / name).write_text(content)
         with suppress(InputError):
             read_document(tmp_path / name)
-    assert time.process_time() - start < 20
+    assert time.process_time() - start < 7

@@ -80,6 +80,7 @@ def test_autocast_gives_finite_gradients(mode):
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_forward_is_one_graph():
     """`fullgraph=True` refuses a graph break; the eager backend spares the C compiler."""
     torch._dynamo.reset()
@@ -128,7 +129,13 @@ def test_training_step_is_one_graph():
         torch.testing.assert_close(parameter.grad, plain[name], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("mode", "layers"), [("resi_dual", 1), ("dlcl_pre", 2), ("normformer", 1)])
+@pytest.mark.parametrize(
+    ("mode", "layers"),
+    [
+        ("resi_dual", 1),
+        *(pytest.param(*more, marks=pytest.mark.slow) for more in (("dlcl_pre", 2), ("normformer", 1))),
+    ],
+)
 def test_model_is_exported(mode, layers):
     """test_export_of_decoders.py has RealFormer."""
     model = randomise(make(mode, None, encoder_layers=1, decoder_layers=layers))
