@@ -49,7 +49,7 @@ FIELDS = {
     "swish": {"ln_mode": "resi_dual", "activation_function": "silu", "encoder_layers": 3},
 }
 CASES = {name: {"ln_mode": name} for name in OURS} | FIELDS
-QUICK = {"post_ln", "resi_dual", "mhc", "normformer", "realformer", "sub_ln", "hybrid", "all tokens", "swish"}
+QUICK = {"post_ln", "resi_dual", "mhc", "normformer", "realformer", "sub_ln", *FIELDS}
 
 
 def in_node(*requests):

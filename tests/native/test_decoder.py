@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.models import make, randomise
-from support.native_library import isa, needs_kernels, threads  # noqa: F401
+from support.native_library import best_isa, isa, needs_kernels, threads  # noqa: F401
 from torch import nn
 
 from residual_hf.base.choices import DECODING_DTYPES
@@ -114,6 +114,7 @@ def assert_near_the_model(model, side="right"):
     return decoder
 
 
+@best_isa
 @pytest.mark.parametrize("mode", sorted(LN_MODES))
 def test_fp32_has_the_logits_of_the_model(isa, mode):  # noqa: F811
     assert_near_the_model(model_of(mode))
@@ -131,6 +132,7 @@ def test_sizes(isa, mode, sizes):  # noqa: F811
     assert compare_steps(model, assert_near_the_model(model), beams=1) < FP32
 
 
+@best_isa
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_of_the_model(isa, variant):  # noqa: F811
     assert_near_the_model(model_of(**{"mode": "resi_dual", **VARIANTS[variant]}))
@@ -150,7 +152,11 @@ def bfloat16_errors(model):
 
 @pytest.mark.parametrize(
     ("mode", "sizes"),
-    [("resi_dual", sizes) for sizes in SIZES] + [(mode, "odd") for mode in ("post_ln", "pre_ln", *INSIDE)],
+    [("resi_dual", sizes) for sizes in SIZES]
+    + [(mode, "odd") for mode in ("post_ln", "mhc", "normformer")]
+    + [
+        pytest.param(mode, "odd", marks=pytest.mark.slow) for mode in ("pre_ln", "hybrid_norm", "realformer", "sub_ln")
+    ],
 )
 def test_low_precision(isa, mode, sizes):  # noqa: F811
     model = model_of(mode, **SIZES[sizes])

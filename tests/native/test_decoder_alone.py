@@ -8,7 +8,7 @@ import pytest
 import torch
 from native.test_decoder import FP32
 from support.models import every_mode
-from support.native_library import isa, needs_kernels, threads  # noqa: F401
+from support.native_library import best_isa, isa, needs_kernels, threads  # noqa: F401
 from support.single_stacks import causal
 
 from residual_hf.base.choices import DECODING_DTYPES
@@ -54,6 +54,7 @@ def error(model, decoder):
     return worst
 
 
+@best_isa
 @every_mode
 def test_fp32_has_the_logits_of_the_model(isa, mode):  # noqa: F811
     model = causal(ln_mode=mode)

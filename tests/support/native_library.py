@@ -51,6 +51,12 @@ def available() -> list[str]:
 
 
 AVAILABLE = available()
+best_isa = pytest.mark.parametrize(
+    "isa",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name != AVAILABLE[-1])) for name in AVAILABLE],
+    indirect=True,
+)
+"""The best instruction set of this CPU; the others if slow tests run."""
 
 
 @pytest.fixture(params=AVAILABLE)

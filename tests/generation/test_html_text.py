@@ -1,0 +1,27 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+import time
+
+import pytest
+
+from residual_hf.generation.html_text import HTMLText, visible_text
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [("a <!-- b --!> c", "a c"), ("a <!--> b --> c", "a b --> c"), ("a <!---> b", "a b"), ("a <!-- b <p>c</p>", "a")],
+)
+def test_comments_end_as_in_browsers(source, text):
+    assert visible_text(source).split() == text.split()
+
+
+def test_visible_text_has_neither_markup_nor_code():
+    source = '<p class="intro">Guten Tag!</p><script>return the(element)</script><code>for the</code> Ja &amp; nein'
+    assert visible_text(source).split() == ["Guten", "Tag!", "Ja", "&", "nein"]
+
+
+@pytest.mark.parametrize("begins", ["<a ", "</", "<?", "<", '<a b="'])
+def test_tags_that_never_end_are_read_in_linear_time(begins):
+    text = begins * (30_000 // len(begins))
+    started = time.process_time()
+    document = HTMLText(text)
+    assert time.process_time() - started < 1 and document.render(document.blocks).count("&lt;") == text.count("<")
