@@ -1,26 +1,35 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Where the time of a decoding step goes, and how near its products are to the peak of a core.
+"""Where the time of a decoding or training step goes, and how near its products are to the peak of a core.
 
     python examples/benchmarks/shares.py --sizes iwslt base --dtypes float32 int8
+    python examples/benchmarks/shares.py --training multi30k_tiny multi30k_small --precision fp32
 
-CPU time of one thread. See README.md in this folder.
+CPU time of one thread; of training, times of PyTorch's profiler. See README.md in this folder.
 """
 
 import argparse
+import itertools
+import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from ctypes import byref
 from typing import Any
 
 import numpy as np
 import torch
 from decode_speed import CASES, DTYPES, SIZES, SOURCE_LENGTH, make_model
+from torch.profiler import ProfilerActivity, profile, record_function
+from train_speed import PRECISIONS, SHAPES, build_candidate, synthetic_batches
 
 from residual_hf import native
 from residual_hf.native.decoder import NativeDecoder
 from residual_hf.native.structures import CONSTANTS
 from residual_hf.native.weights import round_up
+from residual_hf.training.acceleration import accelerated, cpu_precision
+from residual_hf.training.launch import keep_freed_memory
 
 STEPS = 30
 GROUPS = {
@@ -28,6 +37,15 @@ GROUPS = {
     "cross-attention": ("cross.query", "cross.output"),
     "feed-forward": ("ffn_in", "ffn_out"),
 }
+PARTS = {
+    "output layer and loss": ("FusedLinearLoss",),
+    "other matrix products": ("aten::linear", "Addmm", "MmBackward", "LinearBF16"),
+    "attention": ("DotAttention",),
+    "dropout and norms": ("Dropout", "layer_norm", "LayerNorm"),
+    "embeddings": ("mbedding",),
+    "optimizer": ("Optimizer",),
+}
+"""Parts of a training step and names of their operations for the profiler, forward and backward."""
 
 
 def seconds_of(run: Callable[[], Any], repeats: int) -> float:
@@ -92,16 +110,62 @@ def table(size: str, dtype: str, case: str, repeats: int, best: float) -> None:
     print(f"| attention, norms, sums, ranking | {100 * rest / step:.0f} % | |", flush=True)
 
 
+def part_of(event: Any) -> str:
+    """The part of the outermost operation that has one."""
+    part = "the rest"
+    while event is not None:
+        part = next((own for own, names in PARTS.items() if any(name in event.name for name in names)), part)
+        event = event.cpu_parent
+    return part
+
+
+def multiplications(event: Any) -> int:
+    """Of a matrix product of PyTorch; 0 for other operations."""
+    if event.name not in ("aten::mm", "aten::addmm", "aten::addmm_"):
+        return 0
+    left, right = [shape for shape in event.input_shapes if len(shape) == 2][-2:]
+    return math.prod(left) * right[1]
+
+
+def training_table(size: str, precision: str, repeats: int, best: float) -> None:
+    shape, precision = SHAPES[size], cpu_precision(precision)
+    candidate = build_candidate("resi_dual_native", shape, "cpu", seed=1, compiled=False)
+    first, *batches = itertools.islice(synthetic_batches(shape, shape.max_tokens, seed=1), repeats + 1)
+    with accelerated(candidate.model, precision):
+        candidate.step(first, nullcontext)
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+            for batch in batches:
+                with record_function("step"):
+                    candidate.step(batch, nullcontext)
+    seconds, products = Counter[str](), Counter[str]()
+    for event in profiler.events():
+        seconds[part_of(event)] += event.self_cpu_time_total / 1e6
+        products[part_of(event)] += multiplications(event)
+    total = seconds.total()
+    print(f"\n{size}, {precision}, {native.instruction_set()}: {1000 * total / repeats:.0f} ms a step\n")
+    print("| | share of the step | multiplications, relative to the peak |\n|---|---|---|")
+    for part in (*PARTS, "the rest"):
+        done = f"{products[part] / seconds[part] / best:.2f}" if products[part] else ""
+        print(f"| {part} | {100 * seconds[part] / total:.1f} % | {done} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["iwslt", "base"])
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32", "int8"])
     parser.add_argument("--cases", nargs="+", choices=("greedy", "beam", "single"), default=["beam", "single"])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--training", nargs="+", choices=SHAPES, help="shares of a training step of these instead")
+    parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=["fp32"], help="of training")
     options = parser.parse_args()
     torch.set_num_threads(1)
     best = peak()
     print(f"peak: {best / 1e9:.1f}e9 multiplications per second in float32")
+    if options.training:
+        keep_freed_memory()
+        for size, precision in itertools.product(options.training, options.precision):
+            training_table(size, precision, options.repeats, best)
+        return
     for size in options.sizes:
         for dtype in options.dtypes:
             for case in options.cases:
