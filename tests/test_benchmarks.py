@@ -176,6 +176,18 @@ def test_shares_of_a_step_add_up():
 
 
 @pytest.mark.slow
+@needs_kernels
+def test_shares_of_a_training_step_add_up_and_each_part_has_one():
+    done = run_here(BENCHMARKS / "shares.py", *["--training", "multi30k_tiny", "--repeats", "1"])
+    assert done.returncode == 0, done.stderr
+    shares = {part: float(share) for part, share in re.findall(r"\| ([a-z ]+) \| ([\d.]+) % \|", done.stdout)}
+    assert len(shares) == 7 and min(shares.values()) > 0.05
+    assert sum(shares.values()) == pytest.approx(100, abs=0.4)
+    assert shares["output layer and loss"] > shares["attention"] > shares["optimizer"]
+    assert len(re.findall(r"% \| 0\.\d\d \|", done.stdout)) == 2  # products relative to the peak
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("bergamot") is None, reason="bergamot has no wheel for this Python")
 def test_bergamot_translates_to_the_same_length():
     done = run_here(BENCHMARKS / "bergamot_speed.py", "--repeats", "1")

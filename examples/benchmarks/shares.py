@@ -28,7 +28,7 @@ from residual_hf import native
 from residual_hf.native.decoder import NativeDecoder
 from residual_hf.native.structures import CONSTANTS
 from residual_hf.native.weights import round_up
-from residual_hf.training.acceleration import accelerated
+from residual_hf.training.acceleration import accelerated, cpu_precision
 from residual_hf.training.launch import keep_freed_memory
 
 STEPS = 30
@@ -128,7 +128,7 @@ def multiplications(event: Any) -> int:
 
 
 def training_table(size: str, precision: str, repeats: int, best: float) -> None:
-    shape = SHAPES[size]
+    shape, precision = SHAPES[size], cpu_precision(precision)
     candidate = build_candidate("resi_dual_native", shape, "cpu", seed=1, compiled=False)
     first, *batches = itertools.islice(synthetic_batches(shape, shape.max_tokens, seed=1), repeats + 1)
     with accelerated(candidate.model, precision):
