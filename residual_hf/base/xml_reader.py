@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator
 from typing import IO, Any
 from xml.sax.saxutils import quoteattr
 
+from residual_hf.model.placeholders import Edit, EditedText
+
 from .errors import InputError, input_errors, requires
 
 with requires("documents"):
@@ -51,23 +53,19 @@ class XMLText:
         with input_errors(f"{where}: not {self._encoding}: ", LookupError, UnicodeError):
             self._text = content.decode(self._encoding)
         self._places = dict(zip(tree.getroot().iter("*"), _places(self._text), strict=True))
-        self._edits: list[tuple[int, int, str]] = []
+        self._edits: list[Edit] = []
 
     def replace(self, element: Any, new: str) -> None:
         start, _, end = self._places[element]
-        self._edits.append((start, end, new))
+        self._edits.append(Edit(start, end, new.replace("\n", "\r\n") if "\r\n" in self._text else new))
 
     def add_attribute(self, element: Any, name: str, value: str) -> None:
         _, end, _ = self._places[element]
         end -= 2 if self._text[end - 2] == "/" else 1
-        self._edits.append((end, end, f" {name}={quoteattr(value)}"))
+        self._edits.append(Edit(end, end, f" {name}={quoteattr(value)}"))
 
     def written(self) -> bytes:
-        parts, place = [], 0
-        for start, end, new in sorted(self._edits):
-            parts += [self._text[place:start], new.replace("\n", "\r\n") if "\r\n" in self._text else new]
-            place = end
-        return "".join([*parts, self._text[place:]]).encode(self._encoding, "xmlcharrefreplace")
+        return EditedText(self._text, sorted(self._edits)).text.encode(self._encoding, "xmlcharrefreplace")
 
 
 def serialized(element: Any) -> str:

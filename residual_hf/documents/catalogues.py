@@ -15,6 +15,7 @@ from residual_hf.data.pair_formats import PO_CHARSET, read_po
 from residual_hf.data.xml_pairs import SHOWN, UNTRANSLATED, is_break, segment_text, segments_of, variable_of
 from residual_hf.generation.generation_settings import FILL
 from residual_hf.generation.markup import Block, Inline
+from residual_hf.model.placeholders import Edit, EditedText
 from residual_hf.model.translation_inputs import has_letters
 
 from .document import DocumentFile, has_text, read_bytes
@@ -101,17 +102,14 @@ class POFile(DocumentFile):
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         line_end = "\r\n" if "\r\n" in self._text else "\n"
-        written, end = "", 0
-        marked_at = -1
+        edits, marked_at = [], -1
         for (place, flags), block in zip(self._places, blocks, strict=True):
             if flags is not None and flags.start() > marked_at:
                 marked_at = flags.start()
                 where, flag = (flags.end(), " fuzzy,") if flags[1] else (flags.start(), f"#, fuzzy{line_end}")
-                written += self._text[end:where] + flag
-                end = where
-            written += self._text[end : place.start()] + f'{place[3]}"{write_marks(block).translate(ESCAPES)}"'
-            end = place.end()
-        written += self._text[end:]
+                edits.append(Edit(where, where, flag))
+            edits.append(Edit(*place.span(), f'{place[3]}"{write_marks(block).translate(ESCAPES)}"'))
+        written = EditedText(self._text, edits).text
         try:
             path.write_bytes(written.encode(self._encoding))
         except UnicodeEncodeError:  # the other language has other letters
@@ -177,10 +175,8 @@ class XLIFFFile(DocumentFile):
         root, target_lang = self._tree.getroot(), bcp47(self.target_lang or "")
         for source, own in (("srcLang", "trgLang"), ("source-language", "target-language")):
             for each in (root, *root.iter("{*}file")) if target_lang and self._units else ():
-                if each.get(source) and not each.get(own):
-                    self._text.add_attribute(
-                        each, own, target_lang
-                    )  # without which targets are not allowed in XLIFF 2
+                if each.get(source) and not each.get(own):  # without it, targets are not allowed in XLIFF 2
+                    self._text.add_attribute(each, own, target_lang)
         following = iter(blocks)
         for unit, segments in self._units:
             target = unit.find("{*}target")

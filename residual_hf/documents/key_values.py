@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from residual_hf.base.errors import InputError
 from residual_hf.generation.markup import Block
+from residual_hf.model.placeholders import Edit, EditedText
 
 from .catalogues import CatalogueOptions
 from .document import DocumentFile, decoded, has_text, read_bytes
@@ -78,12 +79,12 @@ class KeyValueFile(DocumentFile):
         self._values, self.blocks = [value for value, _ in read], [block for _, block in read]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
-        written, end = "", 0
-        for value, block in zip(self._values, blocks, strict=True):
-            if (text := write_marks(block)) != value.text:
-                written += self._text[end : value.start] + self._encode(text, self._text)
-                end = value.end
-        written += self._text[end:]
+        edits = [
+            Edit(value.start, value.end, self._encode(text, self._text))
+            for value, block in zip(self._values, blocks, strict=True)
+            if (text := write_marks(block)) != value.text
+        ]
+        written = EditedText(self._text, edits).text
         path.write_bytes(written.encode(self._encoding, "java" if self._encoding in JAVA else "strict"))
 
 
