@@ -33,7 +33,7 @@ from mpmath import betainc, findroot
 from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import read_json, write_json
+from residual_hf.base.files import read_json, write_json_lines
 from residual_hf.base.tables import as_markdown
 from residual_hf.evaluation.metrics import METRICS, corpus_scores, tokenizer_of
 from residual_hf.evaluation.sentence_metrics import ROUGE
@@ -231,7 +231,7 @@ def main() -> None:
         if options.record is not None:
             options.record.mkdir(parents=True, exist_ok=True)
             for folder in options.folders:
-                write_json(options.record / f"{folder.name}.json", recorded(Run.read(folder, finished=True)))
+                write_json_lines(options.record / f"{folder.name}.json", [recorded(Run.read(folder, finished=True))])
             return
         print(tables(modes_of(read(options.folders), options.metric)))
     except InputError as error:
