@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The metadata is in pyproject.toml. Here are the optional libraries of kernels that `residual_hf.native` loads.
 
 One for each instruction set, from the same sources, and `_cpu`, compiled for any CPU, which finds out what this one

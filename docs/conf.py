@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Sphinx: guides (Markdown), the gallery of residual connections, the API reference (docstrings).
 
 Build with `sphinx-build -W docs build/docs`. The pages need no network.

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The `equation` of a mode, which is plain text, as LaTeX.
 
 Written as in `x <- LN(omega * x + a), omega in R^d learned`: names of Greek letters, `sum_k`, `sqrt(...)`, subscripts

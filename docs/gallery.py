@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Sphinx extension: a page for each residual connection, written from its class when the documentation is built.
 
 The pages are `modes/NAME.md`; drawings of all modes are added to `modes.md`.

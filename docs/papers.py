@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Writes `docs/papers.md` from `docs/papers/*.yaml`: `python docs/papers.py`.
 
 A file has the `title` and the `url` of a paper and its `items`, each with

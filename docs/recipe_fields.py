@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Writes the tables and lists of `docs/recipe.md`, each between two comments: `python docs/recipe_fields.py`."""
 
 import json

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Encoder-decoder Transformers with residual connections and layer norms selected by the config field `ln_mode`.
 
 Importing the package registers it with the Auto classes of Transformers and restores `pipeline("translation")`.

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Model folders: weights, configs, tokenizer and model code, saved together, loaded and checked for completeness."""
 
 import hashlib

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Checks of model folders: files, config, weights, tokenizer and model code. All raise `InputError`."""
 
 import dataclasses

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The computation of a residual connection as a graph of operations.
 
 `trace` runs the code of a connection, or of the boundary of a stack, on placeholders and records what it does to them

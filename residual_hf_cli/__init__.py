@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The console script `residual-hf`, also for launchers: `python -m residual_hf_cli`.
 
 A script inside the package would first run its `__init__`, which imports PyTorch and Transformers and takes seconds.

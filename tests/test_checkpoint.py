@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Saving model folders, and errors for folders that are damaged, incomplete or from a newer version."""
 
 import json

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """How commands end: by signals, with closed streams and on full disks."""
 
 import errno

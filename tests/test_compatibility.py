@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The page "what works with what": every row names a test, and the packages that no other test uses."""
 
 import re

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """pyproject.toml declares what the package imports; a guard against a missing library means an optional one."""
 
 import ast

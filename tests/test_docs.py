@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Whatever README, guides and examples tell a reader to type is run here, or checked as far as it goes without."""
 
 import contextlib

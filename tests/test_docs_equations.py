@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The equations of the gallery, which the documentation makes of those of the modes."""
 
 import re

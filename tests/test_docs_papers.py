@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Every item in `docs/papers/` has a command that exists, or a reason, and no answer without a measurement."""
 
 import argparse

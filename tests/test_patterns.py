@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Regular expressions take time in proportion to the text, whatever it is."""
 
 import ast

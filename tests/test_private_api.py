@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Functions of PyTorch that are not public: each is known here, so that a version without it says what broke."""
 
 import re

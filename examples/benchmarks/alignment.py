@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """How well word alignments from cross-attention find words and place tags, by layer, on a parallel text.
 
 Links that count as right are those of words that occur once on both sides and are

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Decoding speed of Bergamot, the fork of Marian for CPUs, with a model of the size `iwslt` of decode_speed.py.
 
     pip install bergamot==0.4.5 sentencepiece numpy pyyaml    # its wheels are for Python 3.6 to 3.10

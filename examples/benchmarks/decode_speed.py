@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Decoding speed on a CPU compared with `MarianMTModel` and CTranslate2 (`pip install ctranslate2`).
 
     python examples/benchmarks/decode_speed.py --size iwslt --threads 1 --json decode.json --plot decode.svg

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Benchmarks as on a CPU with fewer instructions: all libraries are limited alike, before they are loaded."""
 
 import os

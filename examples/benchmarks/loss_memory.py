@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Memory of the vocabulary loss, forward and backward: fused with the output projection, and from full logits.
 
 python examples/benchmarks/loss_memory.py --tokens 4096 --vocab-size 32768 --width 512

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Where the time of a decoding or training step goes, and how near its products are to the peak of a core.
 
     python examples/benchmarks/shares.py --sizes iwslt base --dtypes float32 int8

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Decoding speed on a CPU with a lexical shortlist, compared with the whole vocabulary.
 
     python examples/benchmarks/shortlist.py --size base --tokens 700

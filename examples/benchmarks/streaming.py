@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Streaming of a corpus larger than memory: time to the first batch, pairs per second, time to resume, peak memory.
 
     python examples/benchmarks/streaming.py /tmp/corpus --pairs 20000000 --json streaming.json

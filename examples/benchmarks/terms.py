@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """How often a model translates terms as a glossary says, and what that costs in BLEU.
 
 A term of a sentence counts if its reference has one of the translations of the glossary, which then is the one wanted

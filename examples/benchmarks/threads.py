@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Speed by number of threads, alone or beside other programs: decoding, training and CTranslate2.
 
     python examples/benchmarks/threads.py --threads 1 2 --json threads.json

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Training speed compared with `MarianMTModel`: target tokens per second of forward, loss, backward and update.
 
     python examples/benchmarks/train_speed.py --shape multi30k_tiny --threads 1 --json speed.json

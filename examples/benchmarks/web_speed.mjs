@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // The part of web_speed.py that runs in Node, in the folder that it has written.
 import { readFileSync } from "node:fs";
 import Module, { createRequire } from "node:module";

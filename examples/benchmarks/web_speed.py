@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Speed of `export --to web` in Node, next to ONNX Runtime and Bergamot in WebAssembly, each with one thread.
 
     npm install onnxruntime-web@1.30.0 @browsermt/bergamot-translator@0.4.9    # in this or another folder

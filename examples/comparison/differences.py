@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Which modes differ, also with other seeds and on other sentences?
 
 For every pair of modes of finished runs: the difference of their mean scores, its interval, and p-values without and

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The tables of docs/researcher.md, "Depth and learning rate", and their picture, from rates.csv: one line per run.
 
     python examples/comparison/rates.py                          # prints the tables

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Train one recipe with several modes, depths, warm-ups, learning rates and seeds; print tables and draw the curves.
 
     python examples/comparison/study.py examples/iwslt14_de_en/recipe.yaml --layers 6 12 --warmup 4000 0 --seeds 1 2 3

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A user-defined residual connection: a Highway gate (Srivastava et al. 2015) between shortcut and branch."""
 
 import torch

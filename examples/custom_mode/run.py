@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Trains `highway.py` for a minute, saves it, and loads it in a process that knows neither this folder nor the mode.
 
 python examples/custom_mode/run.py runs/highway

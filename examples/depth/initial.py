@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Which modes stay finite at the start of a deep model: one forward and backward pass in fp32, bf16 and fp16.
 
     python examples/depth/initial.py --layers 100 --modes post_ln resi_dual

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """How deep each mode trains: every mode at several depths, with and without warm-up, for a fixed number of updates.
 
     python examples/depth/study.py depth.jsonl                                      # all of it: minutes on a GPU

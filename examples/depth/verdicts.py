@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """How often `residual-hf check` is right: its verdict on each run of `study.py`, next to what the training did.
 
     python examples/depth/study.py depth.jsonl --updates 200 --max-tokens 1024 --warmups 0 --seeds 1

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Figures 3 and 4 of "Rethinking Skip Connection" (Liu et al. 2020) from runs of `train.py` on CIFAR.
 
     python examples/images/figures.py --data cifar10 --runs runs/* --output figures

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Train the rows of a table of "Rethinking Skip Connection" (Liu et al. 2020) with `train.py`, one seed after another.
 
     python examples/images/tables.py 1 --data cifar10 --output runs --seeds 1 2 3 4 5 --parallel 4

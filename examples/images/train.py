@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Train a pre-activation ResNet or a ViT on CIFAR with the stock `Trainer`, as He et al. (2016) trained ResNets.
 
     python examples/images/train.py --data cifar10 --output runs/2rskip --depth 20 --ln-mode rskip_ln

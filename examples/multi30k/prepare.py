@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The tokens that the official code was trained on: Moses, then a joint BPE with 10,000 merges by subword-nmt.
 
 pip install sacremoses subword-nmt

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Scores of translations as papers on Multi30k print them: sacreBLEU, and BLEU of Moses-tokenized text.
 
 pip install sacremoses

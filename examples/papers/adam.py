@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Conditioning of Adam's update where gradients are small (ResiDual, Xie et al. 2023, theorem 3.2 and figure 3)."""
 
 from collections.abc import Sequence

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """All figures by name: the published ones, and those for the reviewers of ResiDual."""
 
 from collections.abc import Sequence

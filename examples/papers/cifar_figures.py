@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The figures of "Rethinking Skip Connection" (Liu et al. 2020) with ResNets, trained on coloured squares."""
 
 import math

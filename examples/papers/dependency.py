@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Shares of the branches in a hidden state (Admin, Liu et al. 2020, section 4)."""
 
 from dataclasses import dataclass

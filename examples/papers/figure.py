@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Draw the figures of the papers: measure all modes and seeds, write NAME.png, NAME.svg and NAME.csv."""
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Measure and draw figures of the papers for any mode.
 
 python examples/papers/figures.py resi_dual-2 b2t-3 admin-3 --modes rezero deep_norm --output-dir figures

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The figures of the papers that show models at initialization, and the theorems."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Measurements of gradients and hidden states beside those of the package: parts of a gradient and steps (ResiDual),
 similarity of layers (B2T), dependency on a branch (Admin), rank."""
 

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Repeat the updates before a loss spike, from the checkpoint before it, with probes at every update.
 
     python examples/papers/replay.py runs/my_run --at 1200

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Measurements of what reviewers asked of ResiDual (ICLR 2024) and no published figure answers."""
 
 import math

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Effective scale of a skip connection: the weight of the shortcut of a sub-layer relative to its branch."""
 
 import math

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Change of the hidden states when the weights change (Admin, Liu et al. 2020, section 4.3 and figure 4)."""
 
 import copy

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Learned weights of earlier outputs: DLCL, DenseFormer, attention residuals, hyper-connections."""
 
 from contextlib import ExitStack

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The largest learning rate that a mode survives, by the protocol of Keel (Chen & Wei 2026, section 5.1).
 
     python examples/papers/stress.py --modes post_ln pre_ln resi_dual --layers 6 18 --output-dir stress

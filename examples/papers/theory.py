@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Theorems of ResiDual (Xie et al. 2023) and Admin (Liu et al. 2020): closed forms and simulations.
 
 The simulations make the assumptions of the proofs: branches are independent Gaussian vectors of variance sigma^2, and

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The figures of the papers that need a training: similarity of layers, gradients over time, grids of settings."""
 
 import math

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The HTTP API of `residual-hf serve` on a Ray cluster, with as many replicas as the load needs.
 
 serve run examples.scale.serve_api:app models=runs/en_de/model,runs/de_en/model max_replicas=8

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Translate a text file on a Ray cluster, in shards: killed workers and interrupted runs lose and repeat no line.
 
 python examples/scale/translate_corpus.py runs/my_run/model --input text.en --output text.de --workers 16

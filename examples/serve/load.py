@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Load on a server over loopback: lost requests, throughput against offline translation, latency and memory.
 
 python examples/serve/load.py runs/my_run/model --input text.en --clients 64 --seconds 60

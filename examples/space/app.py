@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A Gradio Space that translates with one model. The variable MODEL names it; the checkpoint has the model code."""
 
 import os

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Manifests of AN4 from `SPLIT_audio.tar`, `SPLIT.ids.gz` and `SPLIT.txt.gz`, for the splits `train` and `test`.
 
     python examples/speech/prepare.py path/to/an4 data/an4

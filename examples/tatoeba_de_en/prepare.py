@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Train, validation and test text from a list of Tatoeba's sentence pairs (English, tab, German, tab, attribution).
 
 curl -LO https://www.manythings.org/anki/deu-eng.zip && unzip deu-eng.zip deu.txt

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Write tiny random models of every ln_mode with their expected outputs, for the tests of other libraries.
 
 python examples/tiny_models/make.py tiny_models [--modes resi_dual pre_ln]

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Add a target language to a trained model: a tag `<2xx>` in the vocabulary, and training on tagged text.
 
 python add_language.py --model runs/en_de/model --language en --train train.de train.en --valid valid.de valid.en

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Change the residual connections of a trained model, without changing its outputs, and continue training.
 
 python change_mode.py --model runs/post_ln/model --ln-mode resi_dual --train train.en train.de

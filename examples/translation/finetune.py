@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Fine-tune a saved model, or train a new one, with `Seq2SeqTrainer`.
 
 python finetune.py --model runs/my_model/model --train train.en train.de --valid valid.en valid.de --output-dir tuned

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Fine-tune with LoRA (PEFT): a few per cent of the weights are trained, and merged into the model at the end.
 
 python lora.py --model runs/my_model/model --train train.en train.de --valid valid.en valid.de --output-dir adapted

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Write a small corpus of a new domain: generated English-German sentences, the German as in a headline.
 
 python make_domain.py data/headlines

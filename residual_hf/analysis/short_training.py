@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Trainings of a few hundred updates on a small corpus, for probes that need a model in motion."""
 
 import itertools

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Zip archives, such as office documents, whose content is limited before any of it is unpacked."""
 
 import re

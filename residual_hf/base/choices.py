@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Choices that the command line lists without importing the modules, as slow as PyTorch, that implement them."""
 
 DECODING_DTYPES = ("float32", "bfloat16", "int8")

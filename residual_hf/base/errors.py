@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The error for bad user input, settings that raise it, and the exit codes of the command line."""
 
 from collections.abc import Callable, Iterable, Iterator

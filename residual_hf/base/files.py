@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Output files and folders, written completely or not at all, and JSON files."""
 
 import errno

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Names of models: folders of a model or of a run, or names on the Hub."""
 
 import os

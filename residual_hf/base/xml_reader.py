@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Reads XML in bounded memory, without entities, external files and network access."""
 
 import re

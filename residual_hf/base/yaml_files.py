@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Reads and writes YAML files of plain values. Refuses duplicate keys, unbounded aliases and deep nesting."""
 
 import re

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The verbs of `residual-hf`: `add_VERB` declares the options of one, `run_VERB` calls a function of the package.
 
 Modules import at the top only what needs no PyTorch, so that `--help` answers at once.

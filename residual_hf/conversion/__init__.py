@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Import checkpoints of fairseq and Transformers, change the `ln_mode` of a model, and fold it into a plain mode."""
 
 from .change_mode import change_ln_mode, modes_from

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Change the `ln_mode` of a trained model without changing its logits, in order to continue training.
 
 Each mode declares the plainer mode that it contains: `starts_from` or `folds_into`, `starting_values`,

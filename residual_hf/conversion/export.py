@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """`residual-hf export`: write a model for another runtime, after comparing its translations with the model's.
 
 A decoder alone continues texts instead.

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Greedy and beam search over exported graphs, with the results of `generate`."""
 
 from abc import ABC, abstractmethod

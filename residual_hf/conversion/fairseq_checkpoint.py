@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Convert a fairseq checkpoint (`.pt` file, dictionaries, BPE codes) to a folder that Transformers loads."""
 
 import re

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Convert the settings of a fairseq checkpoint (argparse or OmegaConf) to a `ResidualConfig`."""
 
 import re

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Convert SentencePiece models (unigram, BPE) with a fairseq dictionary to fast tokenizers."""
 
 import re

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Convert fairseq's dictionary and its preprocessing (Moses, subword-nmt, SentencePiece) to one fast tokenizer.
 
 subword-nmt segments "loading" as `lo@@ ad@@ ing`, which fairseq looks up in the dictionary. Inside the tokenizer the

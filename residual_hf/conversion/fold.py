@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Fold the scales of residual connections into the adjacent weights, which leaves a plain mode.
 
 For the input b_i = omega_i * x + f_i(x) of a norm: multiply the output of the norm (or embedding) that computes x by

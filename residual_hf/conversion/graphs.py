@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The graphs of an exported model, traced by `torch.export`: encoder, first decoder step, later decoder steps.
 
 A decoder alone has the last two. Names and order of inputs and outputs are those of Optimum's exports. Keys and values

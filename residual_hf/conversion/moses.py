@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Moses' normalization, tokenization and detokenization as rules of a fast tokenizer.
 
 The rules reproduce sacremoses, the Python port of Moses' scripts. It is required to build the rules (for its character

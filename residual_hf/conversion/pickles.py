@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Read pickled checkpoints without running code from them, and the plain values of their settings.
 
 `torch.load(weights_only=True)` makes tensors and plain containers; objects of other classes become `StandIn`s: those

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Export to CTranslate2: models that are Post-LN, Pre-LN or Peri-LN, or fold into one of them.
 
 CTranslate2 has one class for each architecture. A stack maps to its options: `pre_norm` False is Post-LN, True is

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Export to ONNX: every mode, with the files and names of Optimum's exports of encoder-decoders and decoders."""
 
 from pathlib import Path

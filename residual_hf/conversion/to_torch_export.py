@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Export with `torch.export`: every mode, as three `.pt2` files that run without the code of the model."""
 
 from io import BytesIO

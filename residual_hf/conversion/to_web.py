@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Export to a web page: static files that translate in a browser or in Node, with the kernels in WebAssembly."""
 
 import json

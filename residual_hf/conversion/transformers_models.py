@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Convert models of Transformers with identical logits: Marian, M2M100, NLLB, BART, mBART, FSMT and Speech2Text.
 
 They are Post-LN or Pre-LN; `change_ln_mode` changes the result to modes that contain these.

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Recordings as samples: audio files, the `Audio` columns of data sets, and cuts at pauses."""
 
 import hashlib

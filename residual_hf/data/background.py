@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Function calls in a thread that can be cancelled and do not outlive the program.
 
 At exit a `ThreadPoolExecutor` would wait for its call to finish, which takes a minute for a large block of a stream.

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Batches of sentence pairs by a budget of padded tokens, and their tensors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

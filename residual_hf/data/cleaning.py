@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Cleaning of parallel corpora by rules, with a report of what was dropped."""
 
 import logging

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Terms and their translations: where they are in a text, and source text that says how to translate them."""
 
 import csv

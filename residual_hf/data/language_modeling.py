@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The text of a language model as blocks of tokens, with the breaks of fairseq (`sample_break_mode`)."""
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Names of languages, for people and of detectors, and the codes that NLLB, M2M100 and mBART add to a text."""
 
 import re

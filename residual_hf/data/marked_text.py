@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Text of a recipe as its model learns to read it: with placeholders, translations of terms, and capitals."""
 
 from collections.abc import Callable, Sequence

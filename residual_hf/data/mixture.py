@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Mixtures of several training corpora: the share of each, and an epoch of corpora in memory."""
 
 import math

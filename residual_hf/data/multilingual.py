@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Language tags, tags of synthetic corpora, and both directions of a corpus."""
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Sentence pairs read in order from text, TSV, JSONL, other files or a `datasets` data set, from any position."""
 
 import math

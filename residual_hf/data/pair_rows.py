@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Reads a sentence pair from a row (of TSV, JSONL, a table or a data set), and finds languages among names."""
 
 import json

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """From the corpora of a recipe to token ids, in memory or as a stream."""
 
 import copy

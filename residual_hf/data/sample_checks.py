@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Checks of corpora for text that cannot be right (shifted, copied, swapped, escaped), and warnings about text.
 
 The limits are far from the real text that they were measured on (16 pairs of files in German, English, French and

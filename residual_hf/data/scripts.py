@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Writing systems: words, also in scripts without spaces, and the script of letters."""
 
 from functools import lru_cache

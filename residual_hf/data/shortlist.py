@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Lexical shortlists: the target tokens that are likely in the translation of a source sentence.
 
 Probabilities are those of IBM Model 1 (Brown et al., 1993, The Mathematics of Statistical Machine Translation); the

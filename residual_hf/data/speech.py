@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Features of recordings, computed once and read from disk, with their transcripts as token ids."""
 
 import hashlib

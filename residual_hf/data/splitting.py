@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Splitting a corpus into training, validation and test sets that share no sentence."""
 
 from collections.abc import Iterable, Iterator, Sequence

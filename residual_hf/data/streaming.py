@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Training batches of corpora larger than memory: read, cleaned, tokenized and shuffled block by block."""
 
 import logging

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Random segmentations of words: BPE-dropout and sampling from a unigram language model.
 
 The `tokenizers` library implements both (`BPE.dropout`, `Unigram.alpha`), but its random generator cannot be seeded,

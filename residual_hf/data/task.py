@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The tasks that a recipe can train a model for: all that differs between them."""
 
 from collections.abc import Callable

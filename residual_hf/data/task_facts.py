@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The facts about the tasks that a recipe can train a model for: their names, words, scores and fields."""
 
 from collections.abc import Mapping

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Text files of one sentence per line: strict UTF-8, plain or compressed, only "\\n" ends a line."""
 
 import bz2

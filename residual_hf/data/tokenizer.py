@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Special tokens of our tokenizers, dictionaries of fairseq, and a tokenizer for text that is already segmented."""
 
 import re

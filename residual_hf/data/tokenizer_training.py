@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Training of subword tokenizers that read a text as a reader sees it, and lose nothing else of it.
 
 How this is done, with the `tokenizers` library:

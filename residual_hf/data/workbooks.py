@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Rows of Excel workbooks. openpyxl would pad all rows and cells that the number of a row or cell claims."""
 
 import posixpath

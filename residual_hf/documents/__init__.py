@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Documents in the formats of offices, translators and the web, whose text is replaced and whose layout stays."""
 
 from residual_hf.data.data_settings import PO, XLIFF

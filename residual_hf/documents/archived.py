@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Documents that are zip archives of XML: docx, pptx, xlsx, odt, odp, ods. What has no text is copied as it is."""
 
 import re

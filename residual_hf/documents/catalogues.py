@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """PO and XLIFF: what has no translation yet is translated, everything else stays as it is, byte for byte."""
 
 import logging

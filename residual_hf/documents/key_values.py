@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Files of keys and values: JSON, ARB, properties, Apple's strings, INI. Each text is replaced in its place.
 
 translate-toolkit would format these anew, lose empty objects and repeated keys of JSON, and take the square of the

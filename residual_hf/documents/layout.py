@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Layout in blocks: spaces, line breaks, pictures and notes, which the model does not read, stay in their places."""
 
 import re

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Text whose tags are written in it, such as `<b>` in messages and `**` in Markdown."""
 
 import re

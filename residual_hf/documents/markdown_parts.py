@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The text and the marks of Markdown. What Pandoc, MkDocs, kramdown, GitHub and MDX have besides is kept."""
 
 import re

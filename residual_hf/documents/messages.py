@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Files of messages that translate-toolkit reads: those of Android, .NET and Qt, and YAML."""
 
 import html

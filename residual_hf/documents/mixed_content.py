@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """XML elements whose content is text with elements inside, as OpenDocument and XLIFF have."""
 
 import copy

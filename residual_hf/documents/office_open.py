@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The text of Office Open XML: paragraphs of runs in Word documents, and in the slides and charts of PowerPoint."""
 
 import copy

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """HTML files, and e-books (EPUB), which are archives of them."""
 
 import posixpath

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """sacreBLEU's metrics with their signatures, significance by paired bootstrap, and Moses detokenization."""
 
 import re

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Scores of a model on one or several test sets: `residual-hf evaluate`."""
 
 import logging

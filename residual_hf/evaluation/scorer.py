@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Scores of translated corpora: of raw text, or of text that Moses has tokenized."""
 
 import logging

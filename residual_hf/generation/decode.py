@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Beam search over many sentences, in batches of similar length, on one or several processes."""
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Settings of the search, and of the translation of lines."""
 
 from collections.abc import Callable, Mapping

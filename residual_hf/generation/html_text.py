@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """HTML as blocks of `markup.py`, and back. What is not translated stays as it was, character by character."""
 
 import html

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Blocks of text with inline elements, and what a model reads of elements without text and of notes."""
 
 import re

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Translation of text with markup inside its sentences, in any format.
 
 A reader of a format makes a list of blocks: a paragraph, a heading or a cell of a table each, which is a list of text

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Where elements of a source text are in its translation, from the alignment of words.
 
 An element has one range of words of the translation: the one with the largest sum of `m - 1/2`, where m is the share

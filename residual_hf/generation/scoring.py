@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Translations of an encoded corpus, and log-probabilities of given translations: what `residual-hf score` writes."""
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """BibTeX entries: those of `papers.bib`, by key, and those that a mode class declares itself."""
 
 import re

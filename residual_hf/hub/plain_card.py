@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Cards of model folders without records of their training: averaged and converted models."""
 
 import shutil

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """R-Drop and SimCut: two passes of every training batch, and a loss on the difference of their predictions.
 
 With `p1`, `p2` the predictions of the two passes, `nll` the label-smoothed loss and KL the Kullback-Leibler

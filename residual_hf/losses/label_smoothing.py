@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Label-smoothed cross entropy, of logits or fused with the output projection so that full logits are never stored.
 
 With `nll` the negative log-likelihood of the label, `p` the softmax, `V` the number of classes and `e` the smoothing,

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Losses of rows of logits with their gradients, for each chunk of the fused projection of `loss`."""
 
 from typing import NamedTuple

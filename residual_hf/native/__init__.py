@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """C kernels for decoding and training on x86-64 and ARM CPUs. They are optional: without them PyTorch is used.
 
 `setup.py` builds a library for each instruction set where it finds a C compiler. Environment variables:

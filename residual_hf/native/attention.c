@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Attention of single queries over those rows of a key/value cache that a table names.
 //
 // Beams share what they have in common: a reordered beam is another line of the table, and nothing is copied.

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Operations of training on a CPU, with their gradients: residual connections with dropout, weighted sums, the loss.
 
 Each equals an expression of PyTorch, given the same mask. Inputs are fp32. Masks have 16 random bits per value and

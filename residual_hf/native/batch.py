@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Batches of sentences without their padding, and their parts for several threads."""
 
 from ctypes import Array, c_int32

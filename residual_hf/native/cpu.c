@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // What this CPU and this system can run: a library of its own, compiled for any CPU of the architecture, and a part of
 // the others, so that each can be loaded alone.
 

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The weights of a model on the native kernels, and its encoder."""
 
 from collections.abc import Sequence

@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Training: attention dropout(softmax(scale * q k^T)) v, forward and backward.
 //
 // One head of a sentence at a time, and of it QUERY_ROWS queries together. Backward computes the weights again.

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Dot-product attention of training on a CPU, with dropout of its weights and with gradients."""
 
 from ctypes import byref

@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Masks of dropout. A mask is a function of a seed and the position of a value, so nothing keeps it: backward makes it again.
 #pragma once
 

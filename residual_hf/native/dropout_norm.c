@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Training: the residual connection dropout + add + norm (+ dual stream), or parts of it, forward and backward.
 
 #include "dropout.h"

@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // What the matrix products share: blocks of rows, and the products of numbers of less than 32 bits.
 #pragma once
 

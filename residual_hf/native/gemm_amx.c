@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Matrix product with AMX: tiles of 16 rows by 64 bytes, 32 rows by 32 columns of sums at a time.
 //
 // A tile of inputs is 16 rows of 32 bfloat16 or 64 bytes; a tile of weights holds the same 64 bytes for 16 outputs.

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Structures of the kernels, and the tensors that they point to, as they lie in the memory of WebAssembly."""
 
 import hashlib

@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // What Python has to know about a library, its threads, and a checksum over all weights of a model, as fast as memory is
 // read. The threads are those of PyTorch: after its operations they wait for the next one in a busy loop, which would take
 // the cores from threads of our own. A process that was forked does not have them, and creates threads for each call.

@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // A linear map: inputs in the form that the matrix product takes, the product, and outputs from its sums.
 //
 // 32 bits of weights are 1 float, 2 bfloat16 or 4 bytes; a step of the product takes 32 bits of each input row. Every sum

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Output layers of the sentences of a batch, each for the tokens of a list."""
 
 from collections.abc import Sequence

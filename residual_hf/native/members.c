@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Training: weighted sums of several streams or earlier outputs, the members of a row, forward and backward.
 
 #include "vector.h"

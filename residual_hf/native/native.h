@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Types and kernels of decoding and training. `structures.py` reads this file for ctypes, and its checksum is what a
 // library and the installed package have to agree on.
 //

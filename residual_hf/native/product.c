@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Training: products of matrices in fp32 whose values are rounded to bfloat16 on the way into the kernel's layouts.
 //
 // The right matrix becomes panels (pairs, columns), the left one rows of pairs. INNER values of the inner dimension

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Matrix products of training on a CPU whose fp32 operands are rounded to bf16. Sums and results are fp32."""
 
 import threading

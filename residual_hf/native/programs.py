@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The residual connections of a stack as operations for the kernels, whatever its mode.
 
 The graphs of the connections run once on symbols. What they do between two sub-layers becomes a list of operations on

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The operations on the registers of a row that make up the residual connections of a stack.
 
 A `Cell` is a sum of weights times registers that no operation has computed yet. It is computed when a norm, a function

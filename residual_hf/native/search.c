@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Greedy and beam search, a batch of sentences in one call. `model/search.py` has the same rules in the same order and
 // gives the same bits. Sentences that have finished leave the batch: a sentence has a place in it, from 0 on.
 

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Greedy and beam search in C, with the bits of `model/search.py`."""
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Training: negative log-likelihood of labels, and probabilities in place of the logits, a row at a time.
 
 #include "vector.h"

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A batch that is being decoded on the native kernels, one call per step or one for a whole search."""
 
 from ctypes import POINTER, addressof, byref, c_char, c_void_p, cast, pointer

@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // The residual stream: what happens to it between two sub-layers, one row after another.
 
 #include "vector.h"

@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // The best candidates of each row and their log probabilities, from logits that come in parts of the vocabulary.
 
 #include <float.h>

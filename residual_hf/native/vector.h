@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Vectors as wide as the registers of the instruction set that a library is compiled for, in the language of GCC and Clang.
 #pragma once
 

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Norms of gradients by sub-layer and location."""
 
 from collections import defaultdict

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The places of measurements: the sub-layers of a model and the tensors at their joins.
 
 A `Site` names a tensor by stack, layer (from 1), sub-layer and location. Locations of a `residual_hf` model:

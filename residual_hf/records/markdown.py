@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Recorded text as Markdown: escaped, and without folders and access tokens of the machine of a run."""
 
 import json

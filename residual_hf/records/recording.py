@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What `run.json` records of a process: its command, versions, device, data and emissions."""
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Reading the folder of a run, for cards, reports and comparisons."""
 
 from collections.abc import Iterator

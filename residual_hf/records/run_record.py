@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """`run.json`: the command, environment, data and result of a run."""
 
 from dataclasses import asdict, dataclass, field, replace

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Scores of a run by corpus, and its comparison with another run."""
 
 import logging

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Access tokens, keys and passwords in text.
 
 They are found by the detectors of `detect-secrets`, and by patterns for those that it lacks.

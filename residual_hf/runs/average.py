@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A model from the average of checkpoints of a run."""
 
 from pathlib import Path

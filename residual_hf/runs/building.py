@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The model of a recipe before training: freshly initialized, or a trained one to start from."""
 
 import logging

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Will a recipe train? A minute of probes on its own data and model, and the same of other modes.
 
 Each mode is measured alike, in fp32, with the weights of the recipe's seed, on the same batches:

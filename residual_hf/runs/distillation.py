@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Sequence-level knowledge distillation (Kim & Rush 2016): a student is trained on the translations of a teacher."""
 
 import json

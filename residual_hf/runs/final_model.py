@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The last stage of a run: the final weights, their scores, and the records."""
 
 import logging

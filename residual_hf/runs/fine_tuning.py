@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """How a first recipe trains on from a model: its vocabulary or another, all weights or adapters, and the rate."""
 
 from dataclasses import dataclass, replace

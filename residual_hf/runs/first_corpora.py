@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The text files, languages and folder of a first recipe, checked without PyTorch."""
 
 import math

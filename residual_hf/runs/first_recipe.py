@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A first recipe for two text files or a file of pairs: splits, vocabulary, model, batch size and training time."""
 
 import shlex

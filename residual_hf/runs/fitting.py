@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The fourth stage of a run: updates of the model, from the last checkpoint of a resumed run, and evaluations."""
 
 import logging

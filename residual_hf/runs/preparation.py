@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The second stage of a run: the tokenizer and the encoded corpora, for the positions of its model."""
 
 from dataclasses import replace

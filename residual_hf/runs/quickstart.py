@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Train, score, save, reload and use a small model on the generated corpus: what `residual-hf quickstart` runs."""
 
 import logging

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The first stage of a run: its output folder is checked before any long work, and its log begins."""
 
 import logging

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Checks before a run is resumed: recipe, text and tokenizer are the same."""
 
 import logging

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """From a recipe to a folder with a trained model: read, prepare, build, fit, finish."""
 
 import logging

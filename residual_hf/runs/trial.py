@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A few updates of a recipe on random tokens, to measure the speed and memory of training on this machine."""
 
 import time

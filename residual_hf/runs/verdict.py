@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The verdict of `residual-hf check`, by stated rules. Losses are means over `SMOOTH` updates.
 
 1. "will not train": the loss is not finite or spikes at the learning rate of the recipe; or nothing is learned: it

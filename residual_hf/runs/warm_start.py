@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Starting from a trained model (`model.from`): its weights with another `ln_mode`, vocabulary or dropout."""
 
 import copy

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """LibreTranslate's HTTP API for models of this package, with a web page."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Translates the texts of many requests in common batches, in one thread that owns models and tokenizers."""
 
 import logging

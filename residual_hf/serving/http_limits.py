@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Limits of HTTP connections: size and time of what a client sends before it gets an answer, and their number."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Long texts and documents are taken apart and joined again in a process of their own.
 
 Python runs a pattern, or a library that reads a document, to its end while all other threads wait. In a process of its

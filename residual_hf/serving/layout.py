@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Texts and documents of clients as sentences, and their translations as texts and documents."""
 
 from collections.abc import Callable, Sequence

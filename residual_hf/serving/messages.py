@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Requests and answers of LibreTranslate's API, with its messages for requests that are wrong."""
 
 from typing import Annotated, Any, Literal, TypeVar

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Imported once for all processes of `isolation`, without what libraries log about themselves."""
 
 import logging

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The texts and documents of requests on their way through the batcher."""
 
 import asyncio

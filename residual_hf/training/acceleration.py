@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Training on a CPU with the native kernels.
 
 `accelerated(model)` registers kernels for dropouts, attention over the depth and residual connections

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Probes while a model trains, for any `Seq2SeqTrainer`: `DiagnosticsCallback`.
 
 Every update has a loss and the norms of its gradients, before clipping. Every `every` updates, and at the first, the

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """An exponential moving average (EMA) of the weights, which is evaluated and kept instead of the weights."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Residual connections with joint kernels: dropout, addition and norm in one, and weighted sums of several streams.
 
 What a connection computes is read from its graph, see `residual_hf.tracing`, so that any mode is served, also those of

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """LoRA (Hu et al. 2022): trained products of two narrow matrices, added to frozen linear layers by the library PEFT.
 
 A checkpoint has the weights with the products added, like any other, and what is trained in a file of its own.

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Weights sharded over processes, by FSDP2 or by ZeRO-3 of DeepSpeed: training, gathering and saving them."""
 
 from collections.abc import Iterator

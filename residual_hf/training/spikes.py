@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Spikes in series of positive figures, such as loss and gradient norm, and which series moved first.
 
 The score of a value is how far its logarithm is above the median of the `RECENT` values before it, in robust standard

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """`Seq2SeqTrainer` with the batches, loss, optimizers and schedules of fairseq."""
 
 import logging

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Language models of fairseq 0.12.2: outputs of its own code, and conversion to a folder."""
 
 import argparse

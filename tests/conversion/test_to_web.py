@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The page of `export --to web` in Node and Chromium, against the kernels of Python in int8."""
 
 import json

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Models of Transformers' own classes, small and random, against what is made of them."""
 
 import json

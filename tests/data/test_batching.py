@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Token-budget batches equal fairseq's and are reproducible; the collator pads and shifts."""
 
 import gzip

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Corpora are read exactly as they lie on disk, and whatever cannot be used is named by file and line."""
 
 import gzip

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Corpora that are segmented anew in every epoch: what changes, what never does, and what can be repeated."""
 
 import numpy as np

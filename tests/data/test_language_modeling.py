@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Blocks of a language model: every token is predicted once, and breaks are those of fairseq."""
 
 import json

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Corpora are mixed in the shares asked for, and every pair is seen equally often."""
 
 import math

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """From the corpora of a recipe to ids: what is warned about, and what stays as it is when a run is resumed."""
 
 import json

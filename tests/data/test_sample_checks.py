@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Text that cannot be right is found; generated text and what a recipe expects are not."""
 
 import html

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Segmentations of single words come with the probabilities that the papers define."""
 
 import itertools

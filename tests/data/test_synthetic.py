@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The generated corpus against sentences that a German has read, and the promises of `generate_corpus`."""
 
 import hashlib

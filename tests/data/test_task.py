@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Tasks: the fields and metrics that they name exist, and a model without a recipe has the right one."""
 
 from dataclasses import fields

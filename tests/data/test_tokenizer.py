@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Tokenizers read text as it is seen, lose nothing else, keep fairseq's ids, and come back from disk the same."""
 
 import copy

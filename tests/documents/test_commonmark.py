@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Markdown: what is text stays text, and what is a mark stays one, whatever the sentences become."""
 
 import json

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Scores equal hand-made ones, as an `evaluate.Metric` in one or two processes and in a `Seq2SeqTrainer`."""
 
 import json

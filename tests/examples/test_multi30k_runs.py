@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The table of finished runs in examples/multi30k/README.md, against the records of the runs."""
 
 import json

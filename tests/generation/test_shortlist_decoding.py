@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Decoding with a lexical shortlist, against Transformers' search with the other tokens made impossible."""
 
 import copy

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Push and pull against a local stand-in for the Hub. Each client runs in its own process."""
 
 import json

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What a push would do, without a network; test_hub.py has the uploads."""
 
 import importlib

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """R-Drop and SimCut equal their formulas, and cost nothing where they are off."""
 
 import copy

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """`generate` against fairseq's beam search.
 
 The two searches agree under `early_stopping=True` (a sentence is done when as many hypotheses as beams are finished,

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Models with branch warm-up against the same models with hooks that scale their branches."""
 
 import math

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What PyTorch, Transformers and PEFT can do to a model of the family: checkpoint, cast, compile, export, adapt."""
 
 import copy

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The protocol: a mode of a user's own lives like one of ours."""
 
 from dataclasses import dataclass

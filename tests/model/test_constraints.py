@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Beam search for translations that have given phrases."""
 
 from types import SimpleNamespace

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Whatever changes in a model, also after a search has prepared its weights, changes its translations."""
 
 import copy

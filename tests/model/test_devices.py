@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Models on a default device, for which `meta` stands here, and how often they would wait for a GPU."""
 
 import pytest

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What BART and Marian do otherwise than fairseq: positions of all tokens, a norm on embeddings, a bias on logits."""
 
 import math

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Tables of tokens and positions: which are one, what resizing does to them, how positions are numbered."""
 
 import itertools

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Every mode as a whole model against its equation in `support/equations.py`: outputs and all gradients, in fp64."""
 
 from functools import partial

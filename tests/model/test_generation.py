@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """`generate` with every mode: with a cache or without, in batches or alone, dynamic or static, by every strategy."""
 
 import pytest

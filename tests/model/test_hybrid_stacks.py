@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Encoder and decoder with different modes: norm, initialization and embedding scale follow the mode of each stack."""
 
 import json

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """ResNets and vision Transformers: equal to plain ones, for every mode, saved with their code."""
 
 import copy

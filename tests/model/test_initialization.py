@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Laws of the initial weights against their closed forms; the official figures are in test_official_outputs.py."""
 
 import math

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Options of models of one stack: rotary positions, gated feed-forward, adaptive input and softmax."""
 
 import pytest

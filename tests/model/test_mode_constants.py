@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What a mode sets beside its equation: initial values, gains, where it equals a simpler mode, factors for probes."""
 
 import math

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What must hold of the modes beside their equations (`test_equations.py`): the bits and the start of simpler modes,
 precision, and for variants with options what other files test for every mode without."""
 

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What every model of the family does, whatever its `ln_mode`: masks, losses, recorded states, saving, attention."""
 
 import copy

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The speech model: against Transformers' Speech2Text, in every mode, and as a folder of its own."""
 
 import json

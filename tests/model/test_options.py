@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Literal

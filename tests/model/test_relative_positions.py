@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Relative position biases against those of T5 in Transformers, and in everything that attention is part of."""
 
 import pytest

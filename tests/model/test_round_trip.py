@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Every mode of the catalogue, saved, gives the same outputs where only Transformers is installed.
 
 As decoders alone, a mode of each shape: `test_single_stack.py` has the others with the package, whose code all

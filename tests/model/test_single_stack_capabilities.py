@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What PyTorch and Transformers can do to a language model and a classifier of the family."""
 
 import pytest

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Decoders of Transformers with the same weights have the same logits and gradients."""
 
 import pytest

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Word dropout zeroes whole token embeddings in training, each stack by its own rate."""
 
 import pytest

@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Repeat calls that `tests/support/recorded_calls.py` recorded on another CPU, and compare what they leave in memory.
 //
 //     replay LIBRARY CALLS

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The kernels of ARM under QEMU: they repeat the calls of the other tests and leave the same in memory."""
 
 import os

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A decoder alone on the native kernels against the model itself: prompts are read at once, then single tokens."""
 
 import copy

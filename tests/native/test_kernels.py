@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Each kernel against the operations of PyTorch that it replaces."""
 
 from ctypes import byref

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The kernels compile and link for the systems that wheels are built for: with the Clang of `pip install ziglang`."""
 
 import importlib.util

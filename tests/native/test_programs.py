@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Connections that are recorded as operations of the kernels: modes of users, and what is refused."""
 
 import pytest

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The tests of the kernels with a library that checks every access to memory and all arithmetic of C."""
 
 import os

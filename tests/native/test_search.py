@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The search in C against that in Python, bit by bit, on requests that are drawn at random."""
 
 import os

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The kernels run on PyTorch's threads, and on threads of their own where a process has none of these."""
 
 import ctypes

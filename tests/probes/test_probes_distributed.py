@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Probes under DistributedDataParallel and FSDP2, in two processes: their figures, and what they leave behind."""
 
 import multiprocessing

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Probes of speech models, whose encoder has a state for four frames of the mask."""
 
 import paper_probes

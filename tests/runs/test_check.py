@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The rules of the verdict on made curves, and the command on a small recipe."""
 
 import itertools

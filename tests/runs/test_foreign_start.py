@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Training that starts from a model of another family: NLLB, M2M100, mBART, Marian."""
 
 from dataclasses import replace

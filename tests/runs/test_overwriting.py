@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """When a run may be overwritten, and what a failure leaves of it."""
 
 import shutil

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The main path end to end, on a corpus of a few dozen made-up sentences."""
 
 import json

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Recipes with several corpora and languages, and with text that is tokenised already."""
 
 import json

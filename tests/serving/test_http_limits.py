@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What clients can send to a server before they are known to have a key is bounded in size, time and number."""
 
 import itertools

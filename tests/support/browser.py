@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Pages in a headless Chromium, by its protocol for tools."""
 
 import json

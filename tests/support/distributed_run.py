@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Short training runs that test_distributed.py starts in one process or several; prints their figures as JSON.
 
 python distributed_run.py FOLDER '{"ddp": {"settings": {"update_freq": 2}}}'

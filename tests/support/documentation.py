@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Fenced blocks of Markdown pages, the commands of shell blocks, and a folder with what the pages talk about."""
 
 import re

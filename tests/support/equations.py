@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The equations of all modes on the plain functions of `support/plain_models.py`: what a stack must compute.
 
 Written from the papers and the official code, not from `residual_hf/model`, of which it uses only the names of the

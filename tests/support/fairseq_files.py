@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Small checkpoints as fairseq and its forks write them, from models of ours with random weights."""
 
 import argparse

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A run as `residual-hf train` leaves it: its texts, scores and records, and how tests change them."""
 
 import json

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The equations of the GPAS modes, as in `support/equations.py`."""
 
 import math

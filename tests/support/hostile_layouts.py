@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Layouts of texts that take too much, for the processes of a server, which import them from here."""
 
 import errno

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """`residual-hf` with CPU processes that accelerate takes for GPUs: it leaves FSDP and DeepSpeed alone on the CPU.
 
 accelerate launch --config_file examples/launch/fsdp2.yaml --num_processes 2 launched_as_gpus.py train recipe.yaml

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Mutation testing of the modes: which small faults in their code would the tests of the model find?
 
     PYTHONPATH=.:tests python -m support.mutants  # all files of modes: 20 minutes on 2 idle cores

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Norms, branches and stacks as plain functions of a model's parameters, for `support/equations.py`."""
 
 import functools

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A pre-activation ResNet for CIFAR in plain `torch.nn`, as an oracle, written from He et al. 2016."""
 
 import torch

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Programs in new Python processes, for tests that need one, and in this process, which is seconds faster."""
 
 import contextlib

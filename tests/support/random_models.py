@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Models with random parameters, and what an equation of `support/equations.py` makes of the same parameters."""
 
 import torch

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Plugin of pytest that writes the calls of kernels to a file, for `tests/native/replay.c` on another CPU.
 
     PYTHONMALLOC=malloc RECORDED_CALLS=path pytest -p support.recorded_calls ...

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A local stand-in for the Hub: the endpoints that huggingface_hub uses to push and to download, kept in memory."""
 
 import base64

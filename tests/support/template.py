@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A process that has loaded PyTorch and becomes, in a copy of itself, one Python program after another."""
 
 import atexit

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Transformers' own tests, imported from the folder `TRANSFORMERS_TESTS`, and what they ask of a model family."""
 
 import os

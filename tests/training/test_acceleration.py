@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Models in training with the native kernels against the same models without them."""
 
 import copy

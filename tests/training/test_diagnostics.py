@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """What `DiagnosticsCallback` measures equals what one measures by hand, and it does not change training."""
 
 import math

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Two processes on the CPU (gloo) train as one process that accumulates two batches."""
 
 import importlib.util

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Unsupported options of `accelerate launch` are refused before any work."""
 
 from datetime import timedelta

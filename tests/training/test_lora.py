@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Low-rank adapters in a model and in a run."""
 
 from dataclasses import replace

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Optimizer updates and learning rates equal the formulas of fairseq and RAdam, written out again here."""
 
 import copy

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Transformers' own tests of models, unmodified, on every class of the package and modes of each shape of connection.
 
     TRANSFORMERS_TESTS=transformers/tests TRANSFORMERS_TESTS_MODES=all pytest tests/transformers_suite

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Wiring diagrams of residual connections as SVG, from a trace of their classes; Graphviz places nodes and lines.
 
 Streams run upwards. One file serves light and dark pages: lines and text have the color of the surrounding text, fills

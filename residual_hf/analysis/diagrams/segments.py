@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """One segment of a stack as a graph to draw, from its trace.
 
 The branch and child modules are nodes, and so are additions, scales and weighted sums of hidden states. Values of any

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Heat maps by layer and update from the `diagnostics.jsonl` of runs."""
 
 from collections.abc import Mapping, Sequence

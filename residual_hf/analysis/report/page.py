@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """One HTML page about training runs: curves, scores, maps by layer, translations, settings. It needs no network."""
 
 from collections.abc import Iterable, Mapping, Sequence

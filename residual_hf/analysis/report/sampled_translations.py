@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Translations of one or several models from the worst to the best, with their differences from the reference."""
 
 import re

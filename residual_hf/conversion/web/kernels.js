@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // The kernels of residual_hf in WebAssembly, which search for the translation of one sentence at a time: with one thread, a
 // batch of sentences takes as long as each of them alone.
 

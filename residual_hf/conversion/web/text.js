@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // What happens to a text before and after the model, as in `residual_hf.model.translation_inputs` and `placeholders`.
 // Edits of a text are [start, end, new], in order and side by side.
 

@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Translation with a model that `residual-hf export --to web` has written, in browsers, workers and Node:
 //
 //     import { Translator } from "./translator.js";

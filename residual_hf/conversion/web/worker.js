@@ -1,4 +1,3 @@
-// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // A translator beside the page. Messages in: {id, text, to, beams}; the newest one ends those before. Messages out:
 // {progress}, {languages}, {id, part}, {id, done}, {error}.
 

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A generated English-German corpus about bears who lend umbrellas and kings who lose crowns.
 
 The German of a sentence is a function of its English, so a small model can learn the corpus in minutes; it has to

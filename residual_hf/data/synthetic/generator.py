@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Random sentences, and a corpus of them in parts that share none."""
 
 from collections.abc import Mapping

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """English and German side by side: numbers, noun phrases that agree, and clauses in the word order of each.
 
 German puts the finite verb second (statements), first (questions) or last (subordinate clauses) and closes the clause

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The words of the generated corpus: a cast of characters, their belongings, and what they do where."""
 
 from collections import namedtuple

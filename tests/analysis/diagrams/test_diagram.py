@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Wiring diagrams against what a real model does, and against themselves: nothing overlaps."""
 
 import re

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The report is one valid HTML page without a network, and says what the records of the runs say."""
 
 import json

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Probes of what the residual stream holds, and of the share of a branch in it."""
 
 import paper_probes

@@ -1,4 +1,3 @@
-# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The three kinds of divergence, told apart on made curves, and the command."""
 
 import json
