@@ -87,14 +87,14 @@ def fused_linear_smoothed_cross_entropy(
     epsilon: float = 0.1,
     form: str = "fairseq",
     ignore_index: int = -100,
-    chunk_rows: int | None = None,
     pair: tuple[float, bool] | None = None,
 ) -> LossSums:
     """`smoothed_cross_entropy(F.linear(hidden, weight, bias), labels)` without storing the logits.
 
-    Chunks of rows are projected, and differentiated at once if required, so the memory needed is `chunk_rows *
-    classes`, and the gradient of `weight`. Matrix products use the autocast type under autocast and the type of
-    `hidden` otherwise; softmax and sums use fp32 (fp64 for fp64 input). The result can be differentiated once.
+    Chunks of rows are projected, and differentiated at once if required, so the memory needed is that of the logits of
+    a chunk, see `CPU_CHUNK_ROWS`, and of the gradient of `weight`. Matrix products use the autocast type under
+    autocast and the type of `hidden` otherwise; softmax and sums use fp32 (fp64 for fp64 input). The result can be
+    differentiated once.
 
     Args:
         hidden: decoder output, [..., width].
@@ -103,11 +103,10 @@ def fused_linear_smoothed_cross_entropy(
         bias: [classes].
         epsilon, form: see the module's docstring.
         ignore_index: label of the rows to ignore.
-        chunk_rows: rows projected at a time, with `pair` an even number; None chooses a number for the device.
         pair: the last two values of a `PairCost`, if every two rows are predictions of one token.
 
     Raises:
-        InputError: `epsilon` outside [0, 1), mismatched shapes, or `chunk_rows` below 1.
+        InputError: `epsilon` outside [0, 1), or mismatched shapes.
     """
     weights = _weights(epsilon, form, weight.size(0))
     cost = SmoothedCost(*weights) if pair is None else PairCost(*weights, *pair)
@@ -117,11 +116,8 @@ def fused_linear_smoothed_cross_entropy(
             f"by the width of weight, {weight.size(-1)}"
         )
     kind = hidden.device.type
-    if chunk_rows is None:
-        chunk_rows = CPU_CHUNK_ROWS if kind == "cpu" else max(2, GPU_CHUNK_LOGITS // weight.size(0))
-        chunk_rows -= chunk_rows % 2  # pairs of rows stay together
-    elif chunk_rows < 1:
-        raise InputError(f"chunk_rows: {chunk_rows} given, must be at least 1")
+    chunk_rows = CPU_CHUNK_ROWS if kind == "cpu" else max(2, GPU_CHUNK_LOGITS // weight.size(0))
+    chunk_rows -= chunk_rows % 2  # pairs of rows stay together
     is_kept = (labels != ignore_index).flatten()
     kept = is_kept.nonzero().squeeze(1)  # the only wait for a GPU; it saves the projection of padding
     hidden = hidden.reshape(-1, hidden.size(-1))
