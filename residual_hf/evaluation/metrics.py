@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from residual_hf.base.errors import InputError, InputSettings, requires
+from residual_hf.data.language_names import detected_as
 from residual_hf.model.options import option, suggestion
 
 if TYPE_CHECKING:
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 Lines = Sequence[str]
 METRICS = ("bleu", "chrf", "chrf++", "ter", "bleu_lowercase")
 TOKENIZERS = {
-    "zh": ("zh", "zho", "chi", "cmn", "yue", "wuu", "lzh"),
-    "ja-mecab": ("ja", "jpn"),
-    "ko-mecab": ("ko", "kor"),
-    "char": ("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod", "dz", "dzo"),
+    "zh": ("zh", "yue", "wuu", "lzh"),
+    "ja-mecab": ("ja",),
+    "ko-mecab": ("ko",),
+    "char": ("th", "lo", "km", "my", "bo", "dz"),
 }
 """sacreBLEU's tokenizers for BLEU, and the languages that they are the default of; 13a is that of all others."""
 
@@ -55,14 +56,9 @@ class EvaluationSettings(InputSettings):
         return name
 
 
-def language_code(language: str | None) -> str:
-    """`zh` for `zh`, `zh-TW` and `zh_Hant`."""
-    return (language or "").lower().replace("_", "-").partition("-")[0]
-
-
 def default_tokenizer(language: str | None) -> str:
     """sacreBLEU's tokenizer for a language code such as `zh`, `zh-TW` or `zho_Hant`."""
-    code = language_code(language)
+    code = detected_as(language or "", ())
     return next((name for name, languages in TOKENIZERS.items() if code in languages), "13a")
 
 
@@ -242,5 +238,5 @@ def detokenize(lines: Sequence[str], language: str | None) -> list[str]:
     """Text of lines tokenized by Moses, also with its escapes such as `&apos;`."""
     with requires("moses"):
         from sacremoses import MosesDetokenizer
-    moses = MosesDetokenizer(lang=language_code(language))
+    moses = MosesDetokenizer(lang=detected_as(language or "", ()))
     return [moses.detokenize(line.split(" "), unescape=True) for line in lines]

@@ -18,9 +18,10 @@ import torch
 
 from residual_hf.base.errors import InputError, requires
 from residual_hf.base.files import expanded
+from residual_hf.data.language_names import detected_as
 from residual_hf.data.text_files import one_line
 
-from .metrics import Lines, check_lines, language_code, tokenized_bleu
+from .metrics import Lines, check_lines, tokenized_bleu
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ class CompoundBLEU:
         """The tokens of lines, joined by spaces: `Ost-West` becomes `Ost ##AT##-##AT## West`."""
         from sacremoses import MosesTokenizer
 
-        moses = MosesTokenizer(lang=language_code(self.language))
+        moses = MosesTokenizer(lang=detected_as(self.language, ()))
         return [HYPHEN.sub(r"\1 ##AT##-##AT## \2", moses.tokenize(line, return_str=True)) for line in lines]
 
 
