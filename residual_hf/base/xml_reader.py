@@ -37,7 +37,7 @@ def read_xml(content: bytes, where: str, *, comments: bool = True) -> Any:
     options = SAFE if comments else SAFE | WITHOUT_COMMENTS
     with input_errors(f"{where}: not XML that can be read: ", etree.LxmlError):
         tree = etree.fromstring(content, etree.XMLParser(strip_cdata=False, **options)).getroottree()
-    _refuse_entities(tree, where)
+    _refuse_entities(tree.getroot(), where)
     return tree
 
 
@@ -111,14 +111,12 @@ def xml_elements(file: IO[bytes], where: str, names: Collection[str]) -> Iterato
     or `LARGEST_UNIT`.
     """
     parts, frame = -1, 0  # elements in one with one of the names; characters around them
-    checked = False
     bounded = _BoundedFile(file, where)
     with input_errors(f"{where}: not XML that can be read: ", etree.LxmlError):
         for event, element in etree.iterparse(bounded, events=("start", "end"), **SAFE | WITHOUT_COMMENTS):
-            if not checked:
-                _refuse_entities(element.getroottree(), where)
-                checked = True
             wanted = local_name(element) in names or element.tag in names
+            if element.getparent() is None or (wanted and event == "end"):
+                _refuse_entities(element, where)
             if event == "start":
                 parts += 1 if wanted or parts >= 0 else 0
                 if parts > MOST_PARTS:
@@ -148,7 +146,9 @@ def local_name(element: Any) -> str:
     return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
 
 
-def _refuse_entities(tree: Any, where: str) -> None:
-    dtd = tree.docinfo.internalDTD
-    if dtd is not None and next(dtd.iterentities(), None) is not None:
-        raise InputError(f"{where}: defines entities, must have none")
+def _refuse_entities(element: Any, where: str) -> None:
+    dtd = element.getroottree().docinfo.internalDTD
+    defined = None if dtd is None else next(dtd.iterentities(), None)
+    if defined is not None or (used := next(element.iter(etree.Entity), None)) is not None:
+        fault = f"the entity {used.text} is not defined" if defined is None else "defines entities, must have none"
+        raise InputError(f"{where}: {fault}")

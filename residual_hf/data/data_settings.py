@@ -152,7 +152,7 @@ class CorpusSpec(InputSettings):
 
     @property
     def file_format(self) -> str:
-        """What the name of `file` ends in, without that of a compression, such as `.tmx`; empty without `file`."""
+        """The end of the name of `file`, without that of a compression, such as `.tmx`; empty without `file`."""
         return "" if self.file is None else Path(uncompressed_name(str(self.file).lower())).suffix
 
     @property
@@ -216,9 +216,7 @@ class SubwordRegularizationSettings(InputSettings):
         None, minimum=0, maximum=1, help="probability of skipping a BPE merge; 0.1 in Provilkov et al. 2020"
     )
     unigram_alpha: float | None = option(
-        None,
-        minimum=0,
-        help="smoothing of unigram sampling, usually 0.1 to 0.5; lower is more random (Kudo 2018)",
+        None, minimum=0, help="smoothing of unigram sampling, usually 0.1 to 0.5; lower is more random (Kudo 2018)"
     )
     sides: str = option("both", choices=SIDES, help="sides to segment at random")
 
@@ -339,8 +337,7 @@ class DataSettings(InputSettings):
         "complete lines; `complete_doc`: complete lines of one document; `eos`: one line",
     )
     stream: bool = option(
-        False,
-        help="read training corpora that do not fit into memory from disk; requires `training.max_updates`",
+        False, help="read training corpora that do not fit into memory from disk; requires `training.max_updates`"
     )
     shuffle_buffer: int = option(100_000, minimum=1, help="number of pairs of a stream to read and shuffle together")
     subword_regularization: SubwordRegularizationSettings | None = option(

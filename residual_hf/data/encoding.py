@@ -107,7 +107,7 @@ class EncodedCorpus(Dataset):
         return np.array(row, dtype=plain.dtype)
 
     def source(self, index: int) -> np.ndarray:
-        """What the model reads of a pair, without random changes."""
+        """The tokens or frames that the model reads of a pair, without random changes."""
         return self._row("source", index)
 
     def select(self, indices: Sequence[int] | np.ndarray) -> "EncodedCorpus":

@@ -30,7 +30,7 @@ COLUMN = re.compile(
 )
 """Names of the columns of a glossary besides the languages."""
 BEGIN, END = (rf"(?{side}(?!{UNSPACED.pattern})\w)" for side in ("<!", "!"))
-"""Where a word can begin and where it can end."""
+"""Patterns of the begin and the end of a word."""
 LETTERS = regex.compile(rf"(?:(?!{UNSPACED.pattern})[\w\ufffd])*")
 """Letters that a word goes on with, whole or as the first of their bytes."""
 

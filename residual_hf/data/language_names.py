@@ -103,22 +103,26 @@ def begins_with_code(tokenizer: Any) -> bool:
     return tokenizer(text_target="a")["input_ids"][0] == target_code(tokenizer)
 
 
+def _locale(code: str) -> Locale | None:
+    """The locale of a language code; None for a code that Babel does not know."""
+    try:
+        return Locale.parse(code.replace("-", "_"))
+    except (UnknownLocaleError, ValueError):
+        return None
+
+
 def language_name(code: str) -> str:
     """English name of a language code, or the code."""
-    try:
-        return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
-    except (UnknownLocaleError, ValueError):
-        return code
+    locale = _locale(code)
+    return (locale and locale.get_display_name("en")) or code
 
 
 @lru_cache
 def names_of(code: str) -> frozenset[str]:
     """The English name of a language code, and the name in the language itself, in lower case."""
-    try:
-        locale = Locale.parse(re.split("[-_]", code)[0])
-        return frozenset(str(locale.get_language_name(language)).casefold() for language in ("en", None))
-    except (UnknownLocaleError, ValueError):
-        return frozenset()
+    locale = _locale(re.split("[-_]", code)[0])
+    names = [locale.get_language_name(language) for language in ("en", None)] if locale else ()
+    return frozenset(str(name).casefold() for name in names)
 
 
 def code_given(language: str) -> str:
@@ -148,10 +152,8 @@ def codes_called(name: str) -> set[str]:
 def detected_as(code: str, labels: Collection[str]) -> str:
     """The label for a language among those of a detector: `pt` for `pt-BR` and `por_Latn`."""
     language = re.split("[-_]", code)[0].lower()
-    try:
-        return language if language in labels else Locale.parse(language).language
-    except (UnknownLocaleError, ValueError):
-        return language
+    locale = None if language in labels else _locale(language)
+    return locale.language if locale else language
 
 
 def bcp47(code: str) -> str:

@@ -51,8 +51,8 @@ def languages_in(path: Path) -> Sequence[str]:
     if in_records:
         found = _keys(spec)
     elif spec.file_format in (".tmx", *XLIFF):
-        with requires("documents"):
-            from .xml_pairs import languages_of_units
+        from .xml_pairs import languages_of_units
+
         found = languages_of_units(spec)
     elif spec.file_format == ".po":
         found = []
@@ -81,8 +81,8 @@ def without_regions(languages: Sequence[str]) -> Sequence[str]:
 
 
 def _units(spec: CorpusSpec) -> Iterator[Pair]:
-    with requires("documents"):
-        from .xml_pairs import pairs_of_units
+    from .xml_pairs import pairs_of_units  # needs lxml
+
     yield from pairs_of_units(spec)
 
 
@@ -102,9 +102,9 @@ def read_po(path: Path) -> Any:
     with requires("documents"):
         import polib
 
-    if (size := path.stat().st_size) > LARGEST_PO:
-        raise InputError(f"{path}: has {size:,} bytes, must have at most {LARGEST_PO:,}")
     try:
+        if (size := path.stat().st_size) > LARGEST_PO:
+            raise ValueError(f"has {size:,} bytes, must have at most {LARGEST_PO:,}")
         catalogue = polib.pofile(str(path))
         if open_text := OPEN_TEXT.search(path.read_text(catalogue.encoding)):  # whose last letter polib takes off
             raise ValueError(f"a text without its end: {open_text[0][:80]}")
@@ -124,16 +124,13 @@ def _table(spec: CorpusSpec) -> Iterator[Pair]:
         return
     source, target, has_header = _columns(first, spec)
     for number, row in enumerate(rows if has_header else chain([first], rows), 1 + has_header):
+        fault = ""
         if len(row) <= max(source, target) and any(row):
-            raise InputError(
-                f"{spec.file}: row {number} has {len(row)} columns, but columns {source + 1} and {target + 1} are to "
-                "be read"
-            )
-        if spec.file_format == ".csv" and any(row[len(first) :]):
-            raise InputError(
-                f"{spec.file}: row {number} has {len(row)} columns, but the first row has {len(first)}; text with a "
-                "delimiter must be in double quotes"
-            )
+            fault = f"columns {source + 1} and {target + 1} are to be read"
+        elif spec.file_format == ".csv" and any(row[len(first) :]):
+            fault = f"the first row has {len(first)}; text with a delimiter must be in double quotes"
+        if fault:
+            raise InputError(f"{spec.file}: row {number} has {len(row)} columns, but {fault}")
         if any(row):
             yield row[source], row[target]
 
@@ -147,13 +144,12 @@ def _columns(first: list[str], spec: CorpusSpec) -> tuple[int, int, bool]:
             return *named, True  # type: ignore[return-value]
         if len(names) == 2:
             return 0, 1, False
-        if len(names) == 1:
-            separator = "a tab" if spec.file_format == ".tsv" else "a comma, semicolon, tab or |"
-            raise InputError(f"{spec.file}: its first row {first[0][:80]!r} has no second column after {separator}")
-        raise InputError(
-            f"{spec.file}: has {len(names)} columns, whose names are not those of the languages; set source_column "
-            "and target_column to their numbers or names"
-        )
+        separator = "a tab" if spec.file_format == ".tsv" else "a comma, semicolon, tab or |"
+        fault = f"its first row {first[0][:80]!r} has no second column after {separator}"
+        if len(names) > 1:
+            fault = f"has {len(names)} columns, whose names are not those of the languages; set source_column and "
+            fault += "target_column to their numbers or names"
+        raise InputError(f"{spec.file}: {fault}")
     for column in chosen:
         if isinstance(column, str) and column not in names:
             raise InputError(f"{spec.file}: no column {column!r}; the first row has {', '.join(map(repr, names))}")
@@ -172,8 +168,8 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     """The rows of a table, also that of its names."""
     (path,) = spec.files
     if spec.file_format == ".xlsx":
-        with requires("documents"):
-            from .workbooks import rows_of
+        from .workbooks import rows_of
+
         yield from rows_of(path, LARGEST_WORKBOOK)
         return
     reader = LineReader(path)
@@ -197,7 +193,7 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
         for line in lines:
             size += len(line)
             if size > LONGEST_LINE:
-                raise InputError(f"{path}: line {reader.number}: a row of more than {LONGEST_LINE:,} characters")
+                raise csv.Error(f"line {reader.number}: a row of more than {LONGEST_LINE:,} characters")
             yield f"{line}\n"
 
     with input_errors(f"{path}: not CSV: ", csv.Error):

@@ -1,9 +1,10 @@
 """Sentence pairs read in order from text, TSV, JSONL, other files or a `datasets` data set, from any position."""
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -155,7 +156,7 @@ class PairReader:
     def _rows_as_pairs(self) -> Iterator[Pair]:
         spec = self.spec
         if spec.source is not None:
-            return _aligned(*self._files)
+            return aligned_lines(*self._files)
         if spec.text is not None:
             return ((line, line) for line in self._files[0])
         if spec.audio_folder is not None:
@@ -205,13 +206,14 @@ def locate_pair(spec: CorpusSpec, index: int, side: int) -> str:
     return reader.location(reader.cursor.rows, side)
 
 
-def _aligned(sources: LineReader, targets: LineReader) -> Iterator[Pair]:
-    for source, target in zip_longest(sources, targets):
+def aligned_lines(sources: LineReader, targets: LineReader) -> Iterator[Pair]:
+    """The lines of two files as pairs. Raises `InputError` for files of unequal length."""
+    lines = iter(sources), iter(targets)
+    for source, target in zip_longest(*lines):
         if source is None or target is None:
-            lines, others = (count_lines(reader.path) for reader in (sources, targets))
-            raise InputError(
-                f"{sources.path} has {lines} lines, but {targets.path} has {others}; both must have the same number"
-            )
+            deque(chain(*lines), maxlen=0)  # counts the rest
+            counts = f"{sources.path} has {sources.number} lines, but {targets.path} has {targets.number}"
+            raise InputError(f"{counts}; both must have the same number")
         yield source, target
 
 
@@ -261,7 +263,7 @@ def load_dataset_of(spec: CorpusSpec, streaming: bool) -> Any:
         if (folder / "state.json").is_file():
             data = datasets.load_from_disk(str(folder))
             if spec.split not in ("train", str(data.split)):  # "train" is the default
-                raise InputError(f"corpus.split: {spec.split!r} given, but {name} is a single saved data set")
+                raise KeyError(spec.split)
         elif (folder / "dataset_dict.json").is_file():
             data = datasets.load_from_disk(str(folder))[spec.split]
         else:

@@ -23,11 +23,10 @@ SEPARATOR = re.compile("sep=(.)", re.IGNORECASE)
 def tsv_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
     first, second = int(spec.source_column or 1) - 1, int(spec.target_column or 2) - 1
     fields = line.split("\t")
-    found = f"{where} has {len(fields)} tab-separated fields"
-    if spec.source_column is None and len(fields) != 2:
-        raise InputError(f"{found}, must have 2; to choose 2 of more, set source_column and target_column")
-    if len(fields) <= max(first, second):
-        raise InputError(f"{found}, but columns {first + 1} and {second + 1} are to be read")
+    if len(fields) <= max(first, second) or (spec.source_column is None and len(fields) != 2):
+        wanted = f"columns {first + 1} and {second + 1}"
+        wanted = wanted if spec.source_column else "2; to choose 2 of more, set source_column and target_column"
+        raise InputError(f"{where} has {len(fields)} tab-separated fields, must have {wanted}")
     return fields[first], fields[second]
 
 
@@ -36,12 +35,8 @@ def json_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
 
 
 def read_record(line: str, where: str) -> Any:
-    try:
+    with input_errors(f"{where} is not JSON: ", ValueError, RecursionError):  # or nested too deeply
         return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where} is not JSON: {error.msg} at character {error.pos + 1}") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, nested too deeply
-        raise InputError(f"{where} cannot be read as JSON: {error}") from error
 
 
 def record_pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
@@ -72,10 +67,10 @@ def _text(record: Any, key: object, where: str) -> str:
 
 
 def _value(record: Any, key: object, where: str) -> Any:
-    if not isinstance(record, dict):
-        raise InputError(f"{where}: {shortened(repr(record))} is not an object with the key `{key}`")
-    if key not in record:
-        raise InputError(f"{where}: no key `{key}`; the keys are {shortened(', '.join(map(repr, record))) or 'none'}")
+    if not isinstance(record, dict) or key not in record:
+        keys = ", ".join(map(repr, record)) or "none" if isinstance(record, dict) else ""
+        found = f"; the keys are {shortened(keys)}" if keys else f" in {shortened(repr(record))}"
+        raise InputError(f"{where}: no key `{key}`{found}")
     return record[key]
 
 

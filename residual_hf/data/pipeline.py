@@ -73,7 +73,7 @@ def read_corpora(data: DataSettings) -> Corpora:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What the data of a run is prepared from and for.
+    """The texts and settings that the data of a run is prepared from, and what it is prepared for.
 
     `texts`: the result of `read_corpora`. `data`, `tokenizer`: sections of the recipe. `config`: of the model.
     `max_tokens`: budget of a training batch; None if it is not known yet. `seed`: of mixing and of random
@@ -131,7 +131,7 @@ def prepare(given: Preparation) -> PreparedData:
 
 
 def expected_in(data: DataSettings, tokenizer: TokenizerSettings) -> set[str]:
-    """What `faults_of` finds in the text of a recipe that is as the recipe says."""
+    """The faults that `faults_of` finds in text that is as its recipe says."""
     expected = {
         "moses": tokenizer.kind == "pretokenized" or data.pretokenized is not None,
         "subwords": tokenizer.path is not None,  # a tokenizer of segmented text, it may be

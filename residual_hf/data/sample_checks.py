@@ -64,7 +64,7 @@ MARKS = {
         "characters that were lost (U+FFFD)": re.compile("\ufffd"),
     },
 }
-"""What processing leaves in text, by the reason to expect it."""
+"""Patterns of what processing leaves in text, by the reason to expect it."""
 
 
 def sample_rows(size: int) -> list[int]:
@@ -80,7 +80,7 @@ def take_sample(pairs: Iterable[Pair], size: int) -> list[Pair]:
 
 
 def faults_of(corpus: ParallelCorpus, expected: Collection[str] = ()) -> list[str]:
-    """What cannot be right about a corpus, with figures; nothing about less than 100 pairs.
+    """The faults of a corpus, with figures; none of less than 100 pairs.
 
     Args:
         corpus: with the same language on both sides, as for summarization, only its characters are checked.

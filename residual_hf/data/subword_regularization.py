@@ -41,12 +41,11 @@ def resegmenters(tokenizer: Any, settings: SubwordRegularizationSettings | None)
     """
     if settings is None:
         return {}
-    if not hasattr(tokenizer, "backend_tokenizer"):
-        raise InputError(refusal("tokenizer.path", type(tokenizer).__name__, "a tokenizer of the tokenizers library"))
     chosen: dict[str, Resegment] = {}
     for side in SIDES[settings.sides]:
-        backend = tokenizer.backend_tokenizer if side == "source" else target_backend(tokenizer)
-        model = type(backend.model).__name__
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        backend = target_backend(tokenizer) if backend and side == "target" else backend
+        model = type(backend.model if backend else tokenizer).__name__
         kind = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "pretokenized"}.get(model, model)
         if kind not in settings.tokenizer_kinds:
             raise InputError(refusal("tokenizer.kind", kind, " or ".join(settings.tokenizer_kinds)))

@@ -18,7 +18,7 @@ from .task_facts import TaskFacts
 
 @dataclass(frozen=True, kw_only=True)
 class Task(TaskFacts):
-    """What the stages of a run ask for: one of `TASKS`, chosen by `task` of a recipe.
+    """A task that a model is trained for: one of `TASKS`, chosen by `task` of a recipe.
 
     Args:
         model: the class of the model.

@@ -21,7 +21,7 @@ ONE_SIDE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What cards and reports ask for; a `Task` has the functions and the model too.
+    """The facts about a task that cards and reports need; a `Task` has the functions and the model too.
 
     Args:
         name, hub_name: in recipes; on the Hub and in pipelines.

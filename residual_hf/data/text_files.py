@@ -142,16 +142,14 @@ class LineReader:
                         line = line.removeprefix(b"\xef\xbb\xbf")
                     line = line.removesuffix(b"\n").removesuffix(b"\r")
                     try:
-                        text = line.decode("utf-8")
+                        text, wrong = line.decode("utf-8"), line.find(b"\0")
                     except UnicodeDecodeError as error:
+                        wrong = error.start
+                    if wrong >= 0:
                         utf16 = b"\0" in line or (self.number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"))
                         raise InputError(
-                            f"{path}: line {self.number}, byte {error.start + 1} (0x{line[error.start]:02X}) is not "
-                            f"UTF-8; {'the file looks like UTF-16' if utf16 else OTHER_ENCODING}"
-                        ) from error
-                    if "\0" in text:
-                        raise InputError(
-                            f"{path}: line {self.number} has a NUL byte: the file is not UTF-8 text, but may be UTF-16"
+                            f"{path}: line {self.number}, byte {wrong + 1} (0x{line[wrong]:02X}) is not UTF-8 text; "
+                            f"{'the file looks like UTF-16' if utf16 else OTHER_ENCODING}"
                         )
                     yield text
         except UNREADABLE as error:

@@ -100,7 +100,7 @@ def train_tokenizer(
         sentences = _without_rare_characters(list(sentences), settings.character_coverage)
     if settings.kind != "byte_bpe":
         sentences = _checking_alphabet(sentences, settings.vocab_size, len(reserved))
-    train = _train_unigram if settings.kind == "unigram" else _train_bpe
+    train = {"bpe": _train_bpe, "byte_bpe": _train_bpe, "unigram": _train_unigram}[settings.kind]
     trained = interruptible(lambda check: train(_checking(sentences, check), settings, reserved))
     tokenizer = _with_processing(trained, settings.kind, language_tags)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
@@ -113,13 +113,10 @@ def train_tokenizer(
 
 def _reserved_entries(settings: TokenizerSettings, language_tags: Sequence[str]) -> tuple[str, ...]:
     """The entries at the beginning of the vocabulary."""
-    if settings.kind == "pretokenized":
-        raise InputError(refusal("kind", settings.kind, "one of 'bpe', 'byte_bpe', 'unigram' to train a tokenizer"))
     for tag in language_tags:
-        if not re.fullmatch(r"<(?=\S*\w)[^\s<>]+>", tag) or tag in SPECIAL_TOKENS + _BYTES:
-            raise InputError(refusal("language_tags", tag, "such as <2de> and not a special token"))
-        if language_tags.count(tag) > 1:
-            raise InputError(refusal("language_tags", tag, "given once"))
+        is_tag = re.fullmatch(r"<(?=\S*\w)[^\s<>]+>", tag) and tag not in SPECIAL_TOKENS + _BYTES
+        if not is_tag or language_tags.count(tag) > 1:
+            raise InputError(refusal("language_tags", tag, "such as <2de>, not a special token, and given once"))
     return (*SPECIAL_TOKENS, *language_tags, *(() if settings.kind == "byte_bpe" else _BYTES))
 
 

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.xml_reader import XML_LANG, etree, local_name, xml_elements
+from residual_hf.base.xml_reader import XML_LANG, local_name, xml_elements
 from residual_hf.model.placeholders import PLACEHOLDER
 
 from .data_settings import CorpusSpec
@@ -19,7 +19,7 @@ PAIRED_CODES = ("bpt", "ept", "it", "bx", "ex", "sc", "ec", "cp")
 CODES = ("ph", "x", "ut")
 """Elements for the code of another format, such as tags and placeholders; the content of others is text."""
 TAG = "{http://sdl.com/FileTypes/SdlXliff/1.0}tag"
-"""What defines a code of Trados before the units."""
+"""The element that defines a code of Trados, before the units."""
 SHOWN = ("equiv-text", "equiv", "disp")
 BREAK_TYPE = re.compile(r"(?:x-(?:html-)?|xlf:)?(?:lb|br|pb)")
 """Types of codes for breaks of lines and pages."""
@@ -56,11 +56,10 @@ def _tmx(spec: CorpusSpec) -> Iterator[Pair]:
 
 def _variants(spec: CorpusSpec) -> Iterator[list[tuple[str, str]]]:
     """Language and text of the variants of each unit of a TMX file."""
-    where = str(spec.file)
     with open_binary(spec.files[0]) as file:
-        for unit in xml_elements(file, where, ("tu",)):
+        for unit in xml_elements(file, str(spec.file), ("tu",)):
             yield [
-                (variant.get(XML_LANG) or variant.get("lang", ""), segment_text(segment, where))
+                (variant.get(XML_LANG) or variant.get("lang", ""), segment_text(segment))
                 for variant in unit.iterfind("{*}tuv")
                 for segment in variant.iterfind("{*}seg")
             ]
@@ -71,16 +70,13 @@ def _xliff(spec: CorpusSpec) -> Iterator[Pair]:
         forward = is_forward(spec, *languages)
         for part in unit.iter("{*}segment") if local_name(unit) == "unit" else [unit]:
             target = part.find("{*}target")
-            if (
-                part.find("{*}source") is None
-                or target is None
-                or "no" in (unit.get("translate"), part.get("translate"))
-            ):
+            if part.find("{*}source") is None or target is None:
                 continue
-            if (target.get("state") or part.get("state")) in UNTRANSLATED:
+            is_kept = "no" in (unit.get("translate"), part.get("translate"))
+            if is_kept or (target.get("state") or part.get("state")) in UNTRANSLATED:
                 continue
             for source, own in segments_of(part):
-                pair = segment_text(source, str(spec.file)), "" if own is None else segment_text(own, str(spec.file))
+                pair = segment_text(source), "" if own is None else segment_text(own)
                 if pair[1].strip():
                     yield pair if forward else pair[::-1]
 
@@ -117,28 +113,23 @@ def segments_of(unit: Any) -> list[tuple[Any, Any]]:
     if not marks:
         return [(unit.find("{*}source"), target)]
     filled = [] if target is None else target.findall('.//{*}mrk[@mtype="seg"]')
-    if not filled and target is not None and segment_text(target, "", variables=False).strip():
+    if not filled and target is not None and segment_text(target, variables=False).strip():
         return [(unit.find("{*}source"), target)]
     by_number = {mark.get("mid"): mark for mark in filled}
     return [(mark, by_number.get(mark.get("mid"))) for mark in marks]
 
 
-def segment_text(element: Any, where: str, *, variables: bool = True) -> str:
-    """The text of a segment; of placeholders what they stand for (`variables`), of other codes nothing.
-
-    Line breaks are spaces. `where` begins the message of the `InputError` for entities.
-    """
+def segment_text(element: Any, *, variables: bool = True) -> str:
+    """The text of a segment, in which line breaks are spaces; of codes only the `variables` that they stand for."""
     text = element.text or ""
     for child in element:
-        if child.tag is etree.Entity:
-            raise InputError(f"{where}: the entity {child.text} is not defined")
         name = local_name(child)
         if is_break(child):
             text += " "
         elif name in CODES:
             text += variable_of(child) if variables else ""
         elif name and name not in PAIRED_CODES:
-            text += segment_text(child, where, variables=variables)
+            text += segment_text(child, variables=variables)
         text += child.tail or ""
     return text
 

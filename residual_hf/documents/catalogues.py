@@ -25,10 +25,7 @@ logger = logging.getLogger(__name__)
 
 LINE = r'"(?:[^"\\\r\n]|\\.)*"[ \t]*'
 LINES = rf"{LINE}(?:\r?\n[ \t]*{LINE})*"
-FIELD = re.compile(
-    rf"^(?:(#,)|#(~)|(?:msgctxt|msgid)\b|(msgstr(?:\[\d+\])?[ \t]*)({LINES})(?=\r?$))",
-    re.MULTILINE,
-)
+FIELD = re.compile(rf"^(?:(#,)|#(~)|(?:msgctxt|msgid)\b|(msgstr(?:\[\d+\])?[ \t]*)({LINES})(?=\r?$))", re.MULTILINE)
 """Flags, an obsolete line, the start of a message, or its translation."""
 HEADER = re.compile(r'^msgid[ \t]*""[ \t]*\r?\n\Z', re.MULTILINE)
 """Start of the message of a header: an empty name in one line."""
@@ -115,13 +112,6 @@ class POFile(DocumentFile):
             path.write_bytes(PO_CHARSET.sub(rb"\1UTF-8", written.encode(), count=1))
 
 
-class Segment(NamedTuple):
-    """A source of XLIFF, and the part of the target that has its translation, if there is one."""
-
-    source: Any
-    target: Any
-
-
 class XLIFFFile(DocumentFile):
     """An XLIFF file, of version 1.2 or 2.x. Elements in the source come into the target.
 
@@ -135,7 +125,7 @@ class XLIFFFile(DocumentFile):
         content = read_bytes(path)
         self._tree = read_xml(content, str(path))
         self._text = XMLText(content, self._tree, str(path))
-        self._units: list[tuple[Any, list[Segment]]] = []
+        self._units: list[tuple[Any, list[tuple[Any, Any]]]] = []
         self.blocks: list[Block] = []
         left = 0
         for unit in self._tree.iter("{*}trans-unit", "{*}segment"):
@@ -143,38 +133,38 @@ class XLIFFFile(DocumentFile):
             if unit.find("{*}source") is None or next(filter(None, marks), "yes") == "no":  # the innermost one holds
                 continue
             chosen = []
-            for segment in self._wanted(unit):
-                source = segment.source
+            for source, own in self._wanted(unit):
                 block = read_mixed(source, XLIFF_TEXT, keeps_space=_keeps_space(source))
                 block = marked_block(_with_variables(block))
                 left += sum(has_letters("".join(sub.itertext())) for sub in source.iter("{*}sub"))
                 if has_text(block):
-                    chosen.append(segment)
+                    chosen.append((source, own))
                     self.blocks.append(block)
             if chosen:
                 self._units.append((unit, chosen))
         if left:
             logger.warning("%s: %d texts in codes (<sub>) stay", path, left)
 
-    def _wanted(self, unit: Any) -> Iterator[Segment]:
-        target, where = unit.find("{*}target"), str(self.path)
+    def _wanted(self, unit: Any) -> Iterator[tuple[Any, Any]]:
+        """The segments of a unit to translate, see `segments_of`."""
+        target = unit.find("{*}target")
         state = "" if target is None else target.get("state") or unit.get("state") or ""
-        is_empty = target is None or not segment_text(target, where, variables=False).strip()
+        is_empty = target is None or not segment_text(target, variables=False).strip()
         for source, own in segments_of(unit):
             if own is None and not is_empty:
                 continue
-            text = "" if own is None else segment_text(own, where).strip()
-            is_copy = state in UNTRANSLATED and text == segment_text(source, where).strip()
+            text = "" if own is None else segment_text(own).strip()
+            is_copy = state in UNTRANSLATED and text == segment_text(source).strip()
             unreviewed = state in UNTRANSLATED or state.startswith("needs-") or unit.get("approved") == "no"
-            has_words = own is not None and segment_text(own, where, variables=False).strip() != ""
+            has_words = own is not None and segment_text(own, variables=False).strip() != ""
             if self._options.wants(not has_words or is_copy, unreviewed):
-                yield Segment(source, own)
+                yield source, own
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         root, target_lang = self._tree.getroot(), bcp47(self.target_lang or "")
-        for source, own in (("srcLang", "trgLang"), ("source-language", "target-language")):
+        for name, own in (("srcLang", "trgLang"), ("source-language", "target-language")):
             for each in (root, *root.iter("{*}file")) if target_lang and self._units else ():
-                if each.get(source) and not each.get(own):  # without it, targets are not allowed in XLIFF 2
+                if each.get(name) and not each.get(own):  # without it, targets are not allowed in XLIFF 2
                     self._text.add_attribute(each, own, target_lang)
         following = iter(blocks)
         for unit, segments in self._units:
@@ -184,17 +174,16 @@ class XLIFFFile(DocumentFile):
                 target = etree.Element(unit.find("{*}source").tag.removesuffix("source") + "target")
                 target.tail = before.tail
                 before.addnext(target)
-            keeps_space = _keeps_space(segments[0].source)
+            keeps_space = _keeps_space(segments[0][0])
             if keeps_space and not _keeps_space(target):
                 target.set(XML_SPACE, "preserve")
-            if any(segment.target is None for segment in segments):
+            if any(own is None for _, own in segments):
                 segmented = unit.find("{*}seg-source")
                 target[:] = () if segmented is None else map(deepcopy, segmented)
                 target.text = "" if segmented is None else segmented.text
             places = {id(source): own for source, own in segments_of(unit)}
-            for segment in segments:
-                own = places[id(segment.source)]
-                write_mixed(own, next(following), XLIFF_TEXT, copied=True, keeps_space=keeps_space)
+            for source, _ in segments:
+                write_mixed(places[id(source)], next(following), XLIFF_TEXT, copied=True, keeps_space=keeps_space)
             if unit.tag.endswith("segment"):
                 unit.set("state", "translated")
             else:

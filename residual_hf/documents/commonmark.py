@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from residual_hf.generation.markup import Block, Inline, plain_text
+from residual_hf.generation.inline import LINE, Block, links_apart, plain_text
 
 from .document import DocumentFile, has_text, read_text
-from .literal_text import BETWEEN, LINE, read_marks, write_marks
+from .literal_text import read_marks, write_marks
 from .markdown_parts import SHORT_LINK, markdown_parser, parsed, parts_of
 from .plain import write_lines
 
@@ -56,7 +56,7 @@ class MarkdownFile(DocumentFile):
             if places is None:
                 continue
             spelled: list[str] = []
-            block = _links_apart(read_marks(parts_of(token.children or [], spelled)))
+            block = links_apart(read_marks(parts_of(token.children or [], spelled)))
             if has_text(block):
                 row, start, _ = places[-1 if len(places) < 2 else 1]
                 prefix, end = self._lines[row][:start], (places[-1][0], places[-1][2])
@@ -116,18 +116,6 @@ class MarkdownFile(DocumentFile):
         if lines:
             lines[0] = lines[0][start[1] :]
         return lines
-
-
-def _links_apart(block: Block) -> Block:
-    """A block with its links as texts of their own, if it has nothing but links that touch each other."""
-    if len(block) == 1 and isinstance(block[0], Inline) and not block[0].keep:
-        return [block[0]._replace(pieces=_links_apart(block[0].pieces))]
-    if not all(isinstance(piece, Inline) and (piece.link or not plain_text([piece])) for piece in block):
-        return block
-    with_words = {place for place, piece in enumerate(block) if plain_text([piece])}
-    ends = with_words - {max(with_words, default=0)}
-    between = Inline(("", ""), [BETWEEN], keep=True)
-    return [each for place, piece in enumerate(block) for each in [piece, *[between] * (place in ends)]]
 
 
 def _without_empty(block: Block) -> Block:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import readable
 from residual_hf.data.language_names import bcp47
 from residual_hf.generation.markup import Block
@@ -52,7 +52,7 @@ def read_bytes(path: Path) -> bytes:
 
 def read_text(path: Path) -> str:
     """A file of text, whose lines have line feeds. Raises `InputError` like `decoded` and `read_bytes`."""
-    text = decoded(read_bytes(path), str(path))[0]
+    text, _ = decoded(read_bytes(path), str(path))
     return text if "\n" in text else text.replace("\r", "\n")
 
 
@@ -64,14 +64,10 @@ def decoded(content: bytes, where: str, named: str = "utf-8") -> tuple[str, str]
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
     try:
         text = content.decode(encoding)
-    except UnicodeDecodeError as error:
+    except UnicodeDecodeError:
         encoding = named if encoding == "utf-8" else encoding
-        try:
+        with input_errors(f"{where}: not {encoding.upper()}: ", LookupError, UnicodeError):
             text = content.decode(encoding)
-        except LookupError:
-            raise InputError(f"{where}: names the unknown encoding {encoding}, and is not UTF-8") from error
-        except UnicodeError:
-            raise InputError(f"{where}: not {encoding.upper()} at byte {error.start + 1}") from error
     if "\0" in text:
         raise InputError(f"{where}: has NUL characters, must be text")
     return text, encoding

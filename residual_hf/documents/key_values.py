@@ -8,10 +8,11 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import input_errors
 from residual_hf.generation.markup import Block
 from residual_hf.model.placeholders import Edit, EditedText
 
@@ -34,10 +35,7 @@ INI = re.compile(
 )
 """A value with the lines that continue it, which are indented more than its key, as `configparser` reads it."""
 _OTHER = r"(?:[;#]|[\w.-]+[ \t]*=)"
-PARAGRAPH = re.compile(
-    rf"^[ \t]*{_OTHER}[^\r\n]*|(\S[^\r\n]*(?:\r?\n[ \t]+(?!{_OTHER})\S[^\r\n]*)*)",
-    re.MULTILINE,
-)
+PARAGRAPH = re.compile(rf"^[ \t]*{_OTHER}[^\r\n]*|(\S[^\r\n]*(?:\r?\n[ \t]+(?!{_OTHER})\S[^\r\n]*)*)", re.MULTILINE)
 """In a value: a comment or an indented key, or lines of text."""
 SETTING = re.compile(
     r"true|false|null|#(?:[0-9A-Fa-f]{3,4}){1,2}|0x[0-9A-Fa-f]+|-?\d[\d.]*(?:px|em|rem|pt|dp|sp|ms|s)?"
@@ -67,12 +65,10 @@ class KeyValueFile(DocumentFile):
         if kind == ".properties" and text.isascii():
             self._encoding = "ascii"  # other characters are escapes, which Java 8 needs
         values, self._encode = KINDS[kind]
-        try:
+        with input_errors(f"{path}: cannot be read as {kind}: ", ValueError, RecursionError):
             found = list(values(self._text))
             if not found and has_text([self._text]) and kind not in (".json", ".arb"):
                 raise ValueError("it has no texts with keys")
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: cannot be read as {kind}: {error}") from error
         texts = [value for value in found if not SETTING.fullmatch(value.text.strip())]
         read = [(value, block) for value in texts if has_text(block := read_marks(value.marks(value.text)))]
         self._values, self.blocks = [value for value, _ in read], [block for _, block in read]
@@ -113,15 +109,10 @@ def _json_text(text: str, file: str) -> str:
     return json.dumps(text, ensure_ascii="\\u" in file and file.removeprefix("\ufeff").isascii())
 
 
-def _matches(find: Callable[[str], Iterator[re.Match[str]]]) -> Callable[[str], Iterator[Value]]:
+def _matches(pattern: re.Pattern[str], text: str) -> Iterator[Value]:
     """The values that the group of a pattern finds."""
-
-    def values(text: str) -> Iterator[Value]:
-        for match in find(text):
-            if match[1]:
-                yield Value(unescaped(match[1]), *match.span(1))
-
-    return values
+    matches = (match for match in pattern.finditer(text) if match[1])
+    return (Value(unescaped(match[1]), *match.span(1)) for match in matches)
 
 
 def unescaped(text: str) -> str:
@@ -156,7 +147,7 @@ JAVA = ("ascii", "iso-8859-1")
 codecs.register_error("java", _as_java)
 KINDS: dict[str, tuple[Callable[[str], Iterator[Value]], Callable[[str, str], str]]] = {
     **dict.fromkeys((".json", ".arb"), (_json_values, _json_text)),
-    ".properties": (_matches(PROPERTY.finditer), lambda text, file: "\\" * text.startswith(" ") + escaped(text)),
-    ".strings": (_matches(APPLE.finditer), lambda text, file: escaped(text).replace('"', '\\"')),
+    ".properties": (partial(_matches, PROPERTY), lambda text, file: "\\" * text.startswith(" ") + escaped(text)),
+    ".strings": (partial(_matches, APPLE), lambda text, file: escaped(text).replace('"', '\\"')),
     ".ini": (_ini_values, lambda text, file: " ".join(text.splitlines())),
 }

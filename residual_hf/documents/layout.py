@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from itertools import groupby, takewhile
 from typing import Any, NamedTuple
 
-from residual_hf.generation.inline import merged
-from residual_hf.generation.markup import Block, Inline, plain_text
-
-from .literal_text import LINE
+from residual_hf.generation.inline import LINE, Block, Inline, merged, plain_text
 
 SPACES = " \t\xa0\u2002\u2003\u2007\u2009\u202f\u3000"
 UNREAD = re.compile(r"<r[tp][\s>]", re.IGNORECASE)

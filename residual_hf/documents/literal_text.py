@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from residual_hf.generation.html_text import VERBATIM
-from residual_hf.generation.markup import Block, Inline
+from residual_hf.generation.inline import BETWEEN, LINE, Block, Inline
 from residual_hf.model import placeholders
 from residual_hf.model.placeholders import RUN
 
@@ -19,10 +19,6 @@ NAME = re.compile(r"</?([A-Za-z][\w:-]*|\d+(?= ?/?>))")
 ARGUMENT, MESSAGE, BRACES = "argument", "message", "braces"
 BRACE = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:plural|select|selectordinal)\s*,|'[{}][^']*'|[{}#]")
 """In messages of ICU: the start of a choice, quoted text, a brace, a number."""
-
-LINE = "\v"
-BETWEEN = f"{LINE}|{LINE}"
-"""Stand-in for the syntax between texts that are translated one by one."""
 
 
 class Mark(NamedTuple):
@@ -66,12 +62,7 @@ def read_marks(parts: Iterable[str | Mark]) -> Block:
 
 def write_marks(block: Block, encode: Callable[[str], str] = str) -> str:
     """A block that `read_marks` has read, as text; `encode` is how text is written."""
-    return "".join(
-        encode(piece.replace(LINE, ""))
-        if isinstance(piece, str)
-        else piece.content[0] + ("" if _is_empty(piece) else write_marks(piece.pieces, encode)) + piece.content[1]
-        for piece in block
-    )
+    return "".join(map(str, spelled(block, encode)))
 
 
 def marked(text: str, decode: Callable[[str], str] = str) -> Iterator[str | Mark]:
@@ -95,22 +86,19 @@ def marked_block(block: Block) -> Block:
     return read(block)
 
 
-def spelled(block: Block) -> Iterator[str | Inline]:
-    """The pieces of a block with its marks as text."""
+def spelled(block: Block, encode: Callable[[str], str] = str) -> Iterator[str | Inline]:
+    """The pieces of a block with its marks as text; `encode` is how other text is written."""
     for piece in block:
         if isinstance(piece, str):
-            yield piece.replace(LINE, "")
+            yield encode(piece.replace(LINE, ""))
         elif not isinstance(piece.content, tuple):
             yield piece
         else:
-            yield piece.content[0]
-            yield from () if _is_empty(piece) else spelled(piece.pieces)
-            yield piece.content[1]
-
-
-def _is_empty(piece: Inline) -> bool:
-    """Whether a kept element is written by its tag alone; its pieces are what is read for it."""
-    return piece.keep and not piece.content[1]
+            start, end = piece.content
+            yield start
+            if end or not piece.keep:  # else it is written by its tag alone, and has what is read for it
+                yield from spelled(piece.pieces, encode)
+            yield end
 
 
 def _texts(block: Block) -> Iterator[str]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from residual_hf.base.errors import InputError, requires
+from residual_hf.base.errors import InputError, input_errors, requires
 from residual_hf.base.xml_reader import XMLText, etree, read_xml, serialized
 from residual_hf.generation.markup import Block
 
@@ -37,7 +37,7 @@ MAPPING = re.compile(r"^[^\s#-][^\n]*:[ \t]*\n( +)[^\s#-]", re.MULTILINE)
 """The indentation of YAML."""
 NULL = "tag:yaml.org,2002:null"
 TRUTH_VALUES = ("y", "n", "yes", "no", "on", "off")
-"""Of YAML 1.1, as Ruby and PyYAML read them without quotes."""
+"""Words that are truth values of YAML 1.1 without quotes, as Ruby and PyYAML read them."""
 
 
 class Message(NamedTuple):
@@ -117,12 +117,10 @@ class MessageFile(DocumentFile):
             if suffix == ".xml" and root.tag != "resources":
                 raise InputError(f"{path}: is <{root.tag}>, must be the <resources> of Android")
         self._store = _STORES[suffix]()
-        try:
+        with input_errors(f"{path}: cannot be read as a {suffix} file of messages: ", Exception):  # of several parsers
             self._store.parse(self._content)
             self._xml = XMLText(self._content, self._store.document, str(path)) if is_xml else None
             found = list(_messages(self._store, options))
-        except Exception as error:  # of several parsers
-            raise InputError(f"{path}: cannot be read as a {suffix} file of messages: {error}") from error
         if tagged := getattr(self._store, "tagged", 0):
             logger.warning("%s: %d texts that have a tag, such as !include, stay", path, tagged)
         read = [(message, block) for message in found if has_text(block := message.block)]
@@ -164,7 +162,9 @@ def _messages(store: Any, options: CatalogueOptions) -> Iterator[Message]:
     elif isinstance(store, resx.RESXFile):
         for unit in store.units:
             value = unit.xmlelement.find("{*}value")
-            if (text := _text(value)) and not _is_object(unit.xmlelement):
+            of_form = unit.xmlelement.get("name", "").startswith(">>")
+            is_object = unit.xmlelement.get("type") or unit.xmlelement.get("mimetype")  # a file or a picture
+            if (text := _text(value)) and not (of_form or is_object):
                 yield Message(text, text, partial(_set_text, value), element=value)
     else:
         units, store.units = store.units, []  # of those that have changed
@@ -176,11 +176,6 @@ def _messages(store: Any, options: CatalogueOptions) -> Iterator[Message]:
 def _replace(store: Any, unit: Any, text: str) -> None:
     unit.target = text
     store.units.append(unit)
-
-
-def _is_object(element: Any) -> bool:
-    """Whether a message of .NET is a file, a picture or a property of a form."""
-    return bool(element.get("type") or element.get("mimetype") or element.get("name", "").startswith(">>"))
 
 
 def _text(element: Any) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import etree, local_name
 from residual_hf.generation.markup import Block, Inline
 
@@ -53,8 +52,6 @@ def read_mixed(element: Any, dialect: Dialect, *, keeps_space: bool = False) -> 
     block: Block = [as_text(element.text or "")]
     for child in element:
         name = local_name(child)
-        if child.tag is etree.Entity:
-            raise InputError(f"the entity {child.text} is not defined")
         if not name:  # a comment or a processing instruction
             block[-1] = as_text(f"{block[-1]}{child.tail or ''}")
             continue

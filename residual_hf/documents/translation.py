@@ -1,4 +1,4 @@
-"""Translation of a document, which can be interrupted and continued."""
+"""Reading of documents by the ends of their names, and their translation, which can be interrupted and continued."""
 
 import json
 import logging
@@ -14,14 +14,37 @@ from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.generation.markup import plain_text, translate_blocks
 from residual_hf.generation.resumable_file import ResumableFile
 from residual_hf.generation.translator import Translator
+from residual_hf.model.options import refusal
 from residual_hf.model.translation_inputs import languages_of
 
-from .catalogues import DEFAULTS, CatalogueOptions
-from .formats import read_document
+from . import EBOOKS, HTML, KEY_VALUES, MARKDOWN, MESSAGES, PO, SUBTITLES, XLIFF
+from .archived import PARTS, ArchivedDocument
+from .catalogues import DEFAULTS, CatalogueOptions, POFile, XLIFFFile
+from .commonmark import MarkdownFile
+from .document import DocumentFile
+from .key_values import KeyValueFile
 from .layout import numbered, restored
+from .messages import MessageFile
+from .plain import Subtitles, TextFile
+from .web import EPUB, HTMLFile
 
 logger = logging.getLogger(__name__)
 
+CATALOGUES: dict[str, Callable[[Path, CatalogueOptions], DocumentFile]] = {
+    **dict.fromkeys(PO, POFile),
+    **dict.fromkeys(XLIFF, XLIFFFile),
+    **dict.fromkeys(MESSAGES, MessageFile),
+    **dict.fromkeys(KEY_VALUES, KeyValueFile),
+}
+READERS: dict[str, Callable[..., DocumentFile]] = {
+    ".txt": TextFile,
+    **dict.fromkeys(HTML, HTMLFile),
+    **dict.fromkeys(MARKDOWN, MarkdownFile),
+    **dict.fromkeys(SUBTITLES, Subtitles),
+    **dict.fromkeys(PARTS, ArchivedDocument),
+    **dict.fromkeys(EBOOKS, EPUB),
+    **CATALOGUES,
+}
 SHARE = 20
 """Blocks are translated and noted together, as many as `StreamSettings.window` divided by this."""
 MOST_ELEMENTS = 10_000
@@ -31,6 +54,18 @@ OF_LINES = {
     for name in ("num_return_sequences", "scores", "sample", "alignments", "word_scores", "flags", "review")
 }
 """Settings that have no place in a document, and their defaults."""
+
+
+def read_document(path: Path, options: CatalogueOptions = DEFAULTS) -> DocumentFile:
+    """Read a document in the format that its name ends in. Raises `InputError` for another name or content."""
+    suffix = path.suffix.lower()
+    if suffix in CATALOGUES:
+        return CATALOGUES[suffix](path, options)
+    if options != DEFAULTS:
+        raise InputError(f"--fill, --mark-fuzzy: given, but {path} is no catalogue: {', '.join(CATALOGUES)}")
+    if suffix not in READERS:
+        raise InputError(f"{path}: unknown format, must be one of {', '.join(READERS)}")
+    return READERS[suffix](path)
 
 
 def translate_document(
@@ -52,10 +87,8 @@ def translate_document(
     for name, default in OF_LINES.items():
         if getattr(settings, name) != default:
             raise InputError(f"--{name.replace('_', '-')}: is for lines of text, not for the document {source}")
-    if output is None:
-        raise InputError(f"--output: missing, required to translate the document {source}")
-    if output.suffix.lower() != source.suffix.lower():
-        raise InputError(f"--output: {output} given, must end in {source.suffix}, as the input does")
+    if output is None or output.suffix.lower() != source.suffix.lower():
+        raise InputError(refusal("--output", output, f"a file that ends in {source.suffix}, as the document does"))
     options = CatalogueOptions(settings.fill, settings.mark_fuzzy)
     asked = {"source_lang": settings.source_lang, "target_lang": settings.target_lang}
     made_with = {**(made_with or {}), "catalogue": [*options], **asked}

@@ -3,22 +3,22 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from residual_hf.base.errors import InputError, InputSettings, requires
+from residual_hf.data.language_names import detected_as
 from residual_hf.model.options import option, suggestion
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
-    from sacrebleu.significance import Result
 
 Lines = Sequence[str]
 METRICS = ("bleu", "chrf", "chrf++", "ter", "bleu_lowercase")
 TOKENIZERS = {
-    "zh": ("zh", "zho", "chi", "cmn", "yue", "wuu", "lzh"),
-    "ja-mecab": ("ja", "jpn"),
-    "ko-mecab": ("ko", "kor"),
-    "char": ("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod", "dz", "dzo"),
+    "zh": ("zh", "yue", "wuu", "lzh"),
+    "ja-mecab": ("ja",),
+    "ko-mecab": ("ko",),
+    "char": ("th", "lo", "km", "my", "bo", "dz"),
 }
 """sacreBLEU's tokenizers for BLEU, and the languages that they are the default of; 13a is that of all others."""
 
@@ -56,14 +56,9 @@ class EvaluationSettings(InputSettings):
         return name
 
 
-def language_code(language: str | None) -> str:
-    """`zh` for `zh`, `zh-TW` and `zh_Hant`."""
-    return (language or "").lower().replace("_", "-").partition("-")[0]
-
-
 def default_tokenizer(language: str | None) -> str:
     """sacreBLEU's tokenizer for a language code such as `zh`, `zh-TW` or `zho_Hant`."""
-    code = language_code(language)
+    code = detected_as(language or "", ())
     return next((name for name, languages in TOKENIZERS.items() if code in languages), "13a")
 
 
@@ -189,28 +184,20 @@ def paired_bootstrap(
         systems = [("a", system_a), ("b", system_b)]
         signatures, columns = PairedTest(systems, {name: metric}, [references], test_type="bs", n_samples=samples)()
         ((title, signature),) = signatures.items()
-        a, b = (result for result in columns[title] if isinstance(result, Result))
+        a, b = (cast(Any, result) for result in columns[title] if isinstance(result, Result))
         p_value = 1.0 if a.score == b.score or b.p_value is None else float(b.p_value)
         scores = float(a.score), float(b.score)
-        comparisons[name] = Comparison(*scores, interval(a), interval(b), p_value, str(signature))
+        intervals = [(max(float(each.mean - each.ci), 0.0), float(each.mean + each.ci)) for each in (a, b)]
+        comparisons[name] = Comparison(*scores, *intervals, p_value, str(signature))
     return comparisons
-
-
-def interval(result: "Result") -> tuple[float, float]:
-    """The bounds of the confidence interval of a system under a bootstrap."""
-    assert result.mean is not None and result.ci is not None
-    return max(float(result.mean - result.ci), 0.0), float(result.mean + result.ci)
 
 
 def check_lines(field: str, hypotheses: Sequence[str], references: Sequence[str]) -> None:
     """Raise `InputError` unless both are sequences of lines, equally many and at least one."""
-    for name, lines in ((field, hypotheses), ("references", references)):
-        if isinstance(lines, str):
-            raise InputError(f"{name}: one string given, must be a sequence of lines")
-    if not len(hypotheses):
-        raise InputError(f"{field}: no lines given, there must be at least one")
-    if len(hypotheses) != len(references):
-        raise InputError(f"{field}: {len(hypotheses)} lines for {len(references)} references, must be as many")
+    for name, lines in (("references", references), (field, hypotheses)):
+        if isinstance(lines, str) or not len(lines) or len(lines) != len(references):
+            given = "one string" if isinstance(lines, str) else f"{len(lines)} lines for {len(references)} references"
+            raise InputError(f"{name}: {given} given, must be a sequence of lines, at least one and as many")
 
 
 def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> "dict[str, Metric]":
@@ -251,5 +238,5 @@ def detokenize(lines: Sequence[str], language: str | None) -> list[str]:
     """Text of lines tokenized by Moses, also with its escapes such as `&apos;`."""
     with requires("moses"):
         from sacremoses import MosesDetokenizer
-    moses = MosesDetokenizer(lang=language_code(language))
+    moses = MosesDetokenizer(lang=detected_as(language or "", ()))
     return [moses.detokenize(line.split(" "), unescape=True) for line in lines]

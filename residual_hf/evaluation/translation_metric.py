@@ -131,6 +131,8 @@ def load_metric(name: str) -> SentenceMetric:
     """
     kind, _, variant = name.partition(":")
     if kind in OWN:
+        if variant and variant != (allowed := VARIANTS.get(kind, variant)):
+            raise InputError(f"evaluation.metrics: {name!r} given, must be {kind} or {kind}:{allowed}")
         return OWN[kind](variant) if variant else OWN[kind]()
     if kind in METRICS:
         known = ", ".join(METRICS)
@@ -174,3 +176,5 @@ OWN: dict[str, Callable[..., SentenceMetric]] = {
     "rouge": Rouge,
 }
 """Metrics that need no script from the Hub; the part of a name after a colon is their argument."""
+VARIANTS = {"wer": "raw", "cer": "raw", "rouge": "stem"}
+"""The only argument of those that do not have any."""

@@ -12,7 +12,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.checkpoint import move_to
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
@@ -33,10 +33,7 @@ ONE_TRANSLATION = SearchRequest()
 
 
 def translate_corpus(
-    model: Any,
-    tokenizer: Any,
-    corpus: EncodedCorpus,
-    settings: DecodingSettings | None = None,
+    model: Any, tokenizer: Any, corpus: EncodedCorpus, settings: DecodingSettings | None = None
 ) -> list[str]:
     """Translations of the source side of a corpus, in its order.
 
@@ -210,10 +207,8 @@ def search_batch(
     if phrases is not None:
         arguments |= {"phrases": phrases, "letters_added": letters_added}
     # each process has full weights and its own number of batches: synced_gpus=False
-    try:
+    with input_errors("generate: ", ValueError):  # an argument, or a value of the generation config
         output = model.generate(**inputs, **arguments, return_dict_in_generate=True, synced_gpus=False)
-    except ValueError as error:  # an argument, or a value of the generation config
-        raise InputError(f"generate: {error}") from error
     ends = torch.tensor([config.pad_token_id, *(eos if isinstance(eos, list) else [eos])], device=model.device)
     ended = torch.isin(output.sequences[:, 1:], ends)
     most = torch.tensor(limits, device=model.device).repeat_interleave(count).clamp(max=ended.shape[1])

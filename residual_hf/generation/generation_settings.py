@@ -25,10 +25,7 @@ class DecodingSettings(InputSettings):
 
     num_beams: int = option(5, minimum=1, maximum=1000, help="beam size; 1: greedy search")
     length_penalty: float = option(
-        1.0,
-        minimum=-10,
-        maximum=10,
-        help="exponent of the length normalization; higher values favor longer outputs",
+        1.0, minimum=-10, maximum=10, help="exponent of the length normalization; higher values favor longer outputs"
     )
     early_stopping: bool = option(
         True, help="stop a sentence when `num_beams` hypotheses are finished, as fairseq does"
@@ -82,7 +79,7 @@ FILL = ("empty", "unreviewed", "all")
 
 @dataclass(frozen=True)
 class SearchRequest(InputSettings):
-    """What is asked for some sentences, from `Translator` and the server to `generate`.
+    """A request to translate some sentences, from `Translator` and the server to `generate`.
 
     Attributes:
         long: `"split"` sentences at spaces, and join the translations; `"skip"`: their translation is empty.
@@ -128,7 +125,7 @@ class SearchRequest(InputSettings):
 
 @dataclass(frozen=True)
 class StreamSettings(SearchRequest):
-    """What is asked for lines of text, and what is written for each."""
+    """A request to translate lines of text, with what is written for each."""
 
     word_scores: bool = option(False, help="write a tab and the probability of each word after each translation")
     flags: bool = option(

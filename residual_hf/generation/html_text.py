@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from residual_hf.model.translation_inputs import has_letters
 
-from .markup import Block, Inline
+from .inline import LINE, Block, Inline, links_apart
 
 VERBATIM = ("code", "kbd", "pre", "samp", "script", "style", "svg", "math", "textarea", "var", "rt", "rp")
 UNREAD = (
@@ -70,10 +70,9 @@ class HTMLText:
         tokens = _balanced(_tokens(text))
         start = 0
         for end in [*_boundaries(tokens), len(tokens)]:
-            for place in [*(start + each for each in _outside_links(tokens[start:end])), end]:
-                self._add(tokens[start:place])
-                self._layout += map(_stays, tokens[place : place + 1])
-                start = place + 1
+            self._add(tokens[start:end])
+            self._layout += map(_stays, tokens[end : end + 1])
+            start = end + 1
 
     def render(self, blocks: Sequence[Block], language: Callable[[str], str] = str) -> str:
         """The text with other blocks in the places of `blocks`. `language` is called with each value of `lang`."""
@@ -94,7 +93,7 @@ class HTMLText:
             outside.append(_stays(Token("text", text[: len(text) - len(core)] if place == 0 else text[len(core) :])))
             tokens[place] = tokens[place]._replace(text=core if text else tokens[place].text)
         self._layout += [outside[0], len(self.blocks), outside[1]]
-        self.blocks.append(_read(tokens))
+        self.blocks.append(links_apart(_read(tokens)))
 
 
 def visible_text(text: str) -> str:
@@ -108,7 +107,7 @@ def _stays(token: Token) -> Inline:
 
 def _written(block: Block, tag: Callable[[str], str]) -> str:
     return "".join(
-        _escape(piece)
+        _escape(piece.replace(LINE, ""))
         if isinstance(piece, str)
         else piece.content[0]
         if piece.keep
@@ -128,9 +127,8 @@ def _read(tokens: Sequence[Token]) -> Block:
         elif token.kind == "end":
             start, inner = stack.pop()
             assert start is not None
-            stack[-1][1].append(
-                Inline((start.raw, token.raw), inner, link=start.tag == "a", raised=start.tag == "sup")
-            )
+            is_link, is_raised = start.tag in LINKS, start.tag == "sup"
+            stack[-1][1].append(Inline((start.raw, token.raw), inner, link=is_link, raised=is_raised))
         else:
             text = SPACE.sub(" ", token.text)
             if after_space and text.startswith(" "):
@@ -164,21 +162,6 @@ def _boundaries(tokens: Sequence[Token]) -> list[int]:
             if len(found) > before:
                 found += [start, place]
     return sorted(found)
-
-
-def _outside_links(tokens: Sequence[Token]) -> list[int]:
-    """The places of the tokens outside of links or labels, if several touch each other and have all of the text."""
-    found, links, depth = [], 0, 0
-    for place, token in enumerate(tokens):
-        is_link = token.tag in LINKS
-        depth -= is_link and token.kind == "end"
-        if depth == 0:
-            found.append(place)
-            links += is_link and token.kind == "start"
-            if token.text and (0 < place < len(tokens) - 1 or token.text.strip(SPACES)):
-                return []
-        depth += is_link and token.kind == "start"
-    return found if links > 1 else []
 
 
 def _balanced(tokens: Sequence[Token]) -> list[Token]:

@@ -35,14 +35,40 @@ def merged(block: Block) -> Block:
     return found
 
 
-LINES = ("\n", "\v")
+def links_apart(block: Block) -> Block:
+    """A block with its links as texts of their own, if it has nothing but links that touch each other."""
+    found: Block = []
+    end = 0  # of the last piece with text
+    for piece in block:
+        if isinstance(piece, str) or not _is_linked(piece):
+            return block
+        has_text = plain_text([piece]) != ""
+        if has_text and end:
+            found.insert(end, Inline(("", ""), [BETWEEN], keep=True))
+        found.append(piece if piece.link else piece._replace(pieces=links_apart(piece.pieces)))
+        end = len(found) if has_text else end
+    return found
+
+
+def _is_linked(piece: str | Inline) -> bool:
+    """Whether all of the text of a piece is in links."""
+    if isinstance(piece, str):
+        return False
+    return piece.link or not plain_text([piece]) or (not piece.keep and all(map(_is_linked, piece.pieces)))
+
+
+LINE = "\v"
+"""Separator of texts that are translated one by one."""
+BETWEEN = f"{LINE}|{LINE}"
+"""Stand-in for what is between such texts."""
+LINES = ("\n", LINE)
 """Characters before the start of a line."""
 AFTER_WORD = re.compile(r"(?:[^\W\d_][^\w\s]*|\d)\Z")
 AFTER_LONG_WORD = re.compile(r"[^\W\d_]{2}[^\w\s]*\Z")
 AFTER_WHOLE_WORD = re.compile(r"[^\W\d_]{4}\Z")
 """Before a superscript that is a note within a word, as in "king<sup>1</sup>s"; formulas have shorter names."""
 NOTE = re.compile(r"[\d*†‡§,–-]{1,5}|\[\w{1,4}\]")
-"""What an element has that the model does not read: a number, or a sign in brackets, directly after a word."""
+"""Text of an element that the model does not read: a number, or a sign in brackets, directly after a word."""
 RAISED_NOTE = re.compile(r"[^\W\d_]")
 """The same of a superscript after a word of several letters; in "M<sup>r</sup>" it is a part of the word."""
 

@@ -34,7 +34,7 @@ def split_text(text: str, fits: Callable[[str], bool]) -> Iterator[tuple[str, st
 
 
 def _middle_end(pattern: re.Pattern[str], text: str) -> int | None:
-    """Where a match within a text ends, the nearest to its middle."""
+    """The end of the match within a text that is nearest to its middle."""
     ends = (match.end() for match in pattern.finditer(text))
     return min((end for end in ends if end < len(text)), key=lambda end: abs(end - len(text) // 2), default=None)
 
@@ -48,6 +48,14 @@ def space_between(source: str, space: str, before: str, after: str) -> str:
     if all(translated):
         return space.removeprefix(" ")
     return space or " " * (bool(UNSPACED.match(source[-1:])) and not any(translated))
+
+
+def too_long(where: str, tokens: int, positions: int | None) -> InputError:
+    """The error for a line or a sentence, at a place, that is too long for the model."""
+    return InputError(
+        f"{where} has at least {tokens} tokens, but the model accepts at most {positions} (max_position_embeddings): "
+        "use the option --long truncate, split or skip"
+    )
 
 
 @dataclass
@@ -64,11 +72,7 @@ class LongLines:
         """Note a line by its position in a window whose first line has the number `first`."""
         number = first + position
         if self.treatment == "error":
-            where = f"{self.name}: line" if self.name else "line"
-            raise InputError(
-                f"{where} {number} has at least {tokens} tokens, but the model accepts at most {self.positions} "
-                "(max_position_embeddings): use --long truncate, split or skip"
-            )
+            raise too_long(f"{self.name}: line {number}" if self.name else f"line {number}", tokens, self.positions)
         self.count += 1
         self.numbers = [*self.numbers, number][:SHOWN]
 

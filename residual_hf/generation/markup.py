@@ -41,19 +41,14 @@ KEPT = re.compile(f"({RUN.pattern})")
 MOST_PLACEHOLDERS = 1000  # in a block; they are placed together, in quadratic time
 LONGEST_SENTENCE = 200  # tokens; models of sentences lose quality beyond
 LINE_BREAKS = re.compile(r"([\r\n\v\f\x85\u2028\u2029]+)")
-MARKER = r"(?:[-*+•–—#>]+\s+)*"  # of lists, headings and quotations
-BEFORE_SENTENCE = re.compile(rf"\s*{MARKER}")
+BEFORE_SENTENCE = re.compile(r"\s*(?:[-*+•–—#>]+\s+)*")  # with marks of lists, headings and quotations
 UNUSUAL_SPACE = re.compile(r"[^\S ]")
 
 T = TypeVar("T")
 
 
 def translate_blocks(
-    translator: Translator,
-    blocks: Iterable[Block],
-    *,
-    source_lang: str | None = None,
-    target_lang: str | None = None,
+    translator: Translator, blocks: Iterable[Block], *, source_lang: str | None = None, target_lang: str | None = None
 ) -> list[Block]:
     """The translation of blocks, see the module. Models of several languages need the languages."""
     request = SearchRequest(source_lang, target_lang)
@@ -64,7 +59,7 @@ def translate_blocks(
 def sentence_hypotheses(
     translator: Translator, document: "SplitBlocks", request: SearchRequest
 ) -> list[list[Hypothesis]]:
-    """What `Translator.answer` returns for the sentences of a document, with the alignments that `join` needs."""
+    """Translations as of `Translator.answer` for the sentences of a document, with alignments that `join` needs."""
     found: dict[int, list[Hypothesis]] = {}
     for aligned in (False, True):
         rows = [row for row, needed in enumerate(document.aligned) if (needed or request.alignments) == aligned]
@@ -76,7 +71,7 @@ def sentence_hypotheses(
 def paragraph_hypotheses(
     translator: Translator, lines: Sequence[str], request: SearchRequest
 ) -> list[list[Hypothesis]]:
-    """What `Translator.answer` returns, for lines that are split into sentences.
+    """Translations as of `Translator.answer` for lines that are split into sentences.
 
     The k-th translation of a line has the k-th of each sentence, and the mean of their scores. What is between the
     sentences, such as numbers and the signs of lists, stays.
@@ -135,7 +130,7 @@ class SplitBlocks:
         return [block.aligned(own) for block, own in zip(self._blocks, self.by_block(found), strict=True)]
 
     def by_block(self, found: Sequence[T]) -> list[list[T]]:
-        """What is found for each of `sentences`, as a list for each block."""
+        """A list for each block, of what is found for each of `sentences`."""
         following = iter(found)
         return [[next(following) for _ in block.sentences] for block in self._blocks]
 

@@ -1,4 +1,4 @@
-"""Where elements of a source text are in its translation, from the alignment of words.
+"""Projection of the elements of a source text onto its translation, by the alignment of words.
 
 An element has one range of words of the translation: the one with the largest sum of `m - 1/2`, where m is the share
 of a word's attention that is on the words of the element. Ranges of elements side by side do not overlap, and those
@@ -61,7 +61,7 @@ class Node:
             yield from child.descendants()
 
     def corners(self) -> list[int]:
-        """Where the elements within begin and end, in ascending order."""
+        """The places where elements within begin or end, in ascending order."""
         return sorted({corner for node in self.descendants() for corner in (node.start, node.end)})
 
 
@@ -191,7 +191,7 @@ class _Projection:
         return (pairs[0].first, np.concatenate(values)) if pairs else (0, np.zeros(0))
 
     def _occurrences(self, text: str, low: int, high: int) -> Iterator[Range]:
-        """Where a text is in the translation, as ranges of units."""
+        """The ranges of units of the translation that are a text."""
         if low >= high:
             return
         for start, end in self.kept.places(text, self.starts[low], self.ends[high - 1]):
@@ -264,9 +264,9 @@ class _Projection:
 
 
 class _Kept:
-    """Where texts of elements that are kept are in a text: placeholders anywhere, others as words.
+    """Finds the texts of elements that are kept: placeholders anywhere, others as words.
 
-    Of a run of placeholders, the signs may be others in a translation, or apart.
+    The signs of a run of placeholders may be others in a translation, or apart.
     """
 
     def __init__(self, texts: Iterable[str], target: str):
@@ -275,8 +275,7 @@ class _Kept:
         self._parts = {text: PLACEHOLDER.findall(text) for text in self._names}
         self._singles = {part for parts in self._parts.values() for part in parts} - {*self._texts}
         self._target = target
-        taken = bytearray(len(target))
-        found = self._spans(target, taken)
+        self._in_target = found, taken = self._spans(target)
         self._places: dict[str, list[Range]] = {}
         for start, end, name in found:
             self._places.setdefault(name, []).append((start, end))
@@ -285,7 +284,7 @@ class _Kept:
         """In the translation; with them, placeholders that the source does not have."""
 
     def places(self, text: str, start: int, end: int) -> Iterator[Range]:
-        """Where a text is in a part of the translation."""
+        """The places of a text in a part of the translation."""
         if text in self._parts:
             yield from ((a, b) for a, b in self._places.get(text, ()) if start <= a and b <= end)
             return
@@ -296,14 +295,15 @@ class _Kept:
 
     def placeholders(self, text: str) -> list[Named]:
         """Placeholders and runs of them, and parts of these elsewhere."""
-        taken = bytearray(len(text))
-        found = [span for span in self._spans(text, taken) if span[2] in self._parts]
+        found, taken = self._in_target if text == self._target else self._spans(text)
         single = ((*match.span(), match[0]) for match in PLACEHOLDER.finditer(text) if match[0] in self._singles)
-        return sorted([*found, *(span for span in single if not any(taken[span[0] : span[1]]))])
+        free = (span for span in single if not any(taken[span[0] : span[1]]))
+        return sorted([*(span for span in found if span[2] in self._parts), *free])
 
-    def _spans(self, text: str, taken: bytearray) -> list[Named]:
-        """The longer ones where they overlap; their places become `taken`."""
+    def _spans(self, text: str) -> tuple[list[Named], bytearray]:
+        """The longer ones where they overlap, and whether each character belongs to one."""
         found: list[Named] = []
+        taken = bytearray(len(text))
 
         def take(start: int, end: int, name: str) -> None:
             if not any(taken[start:end]):
@@ -324,7 +324,7 @@ class _Kept:
         for match in RUN.finditer(text) if runs else ():
             if name := runs.get(tuple(sorted(PLACEHOLDER.findall(match[0])))):
                 take(*match.span(), name)
-        return sorted(found)
+        return sorted(found), taken
 
     def _is_run(self, text: str) -> bool:
         return text in self._parts and self._parts[text] != [text]

@@ -68,10 +68,10 @@ class ResumableFile:
             stack.enter_context(self.lock)
             if self.resume:
                 self._read_record()
-            elif not self.overwrite and self.record.exists():
-                raise InputError(f"{self.partial} is from an interrupted run; use --resume or --overwrite")
-            elif not self.overwrite and os.path.lexists(self.partial):
-                raise InputError(f"--output: {self.partial} exists, where the output would grow; use another file")
+            elif not self.overwrite and (self.record.exists() or os.path.lexists(self.partial)):
+                fault = "is from an interrupted run; use --resume or --overwrite"
+                fault = fault if self.record.exists() else "exists, where the output would grow; use another file"
+                raise InputError(f"--output: {self.partial} {fault}")
             stack.pop_all()
         return self
 
@@ -127,11 +127,12 @@ class ResumableFile:
 
     def _read_record(self) -> None:
         complete = f"; {self.path} is complete, --overwrite replaces it" if self.path.exists() else ""
-        if not self.record.exists():
-            raise InputError(f"--resume: nothing to continue, no {self.record}{complete}")
-        record = from_mapping(Progress, read_json(self.record), f"--resume: {self.record}: ")
-        if record.bytes and not self.partial.exists():  # ended before the record was deleted
-            raise InputError(f"--resume: nothing to continue, no {self.partial}{complete}")
+        record, where = None, f"--resume: {self.record}: "
+        if self.record.exists():
+            record = from_mapping(Progress, read_json(self.record), where)
+        if record is None or (record.bytes and not self.partial.exists()):  # ended before the record was deleted
+            missing = self.partial if record else self.record
+            raise InputError(f"--resume: nothing to continue, no {missing}{complete}")
         before, now = record.made_with, self.made_with
         changed = [f"{name} {before.get(name)!r}, now {now[name]!r}" for name in now if before.get(name) != now[name]]
         if changed:

@@ -1,7 +1,7 @@
 """Translations of an encoded corpus, and log-probabilities of given translations: what `residual-hf score` writes."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,8 +9,9 @@ import torch
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.pair_reader import aligned_lines
 from residual_hf.data.shortlist import Shortlist
-from residual_hf.data.text_files import iter_lines
+from residual_hf.data.text_files import LineReader, iter_lines
 from residual_hf.model.alignment import padded
 from residual_hf.model.placeholders import masked_pair, without_emoji
 
@@ -29,7 +30,7 @@ def translate_test_set(
     settings: DecodingSettings | None = None,
     shortlist: Shortlist | None = None,
 ) -> list[str]:
-    """What `Translator.translate` returns for `sentences`, which are encoded as the sources of a corpus.
+    """Translations as of `Translator.translate` for `sentences`, which are encoded as the sources of a corpus.
 
     Several processes share the work and get the same list.
     """
@@ -101,12 +102,7 @@ def score_translations(
 def read_pairs(table: Path | None, source: Path | None, translation: Path | None) -> Iterator[tuple[str, str]]:
     """Pairs from two files with as many lines, or from a table of a source, a tab and a translation."""
     if source is not None and translation is not None:
-        lines: list[Iterator[str]] = [iter_lines(source), iter_lines(translation)]
-        for number, (one, other) in enumerate(zip_longest(*lines), start=1):
-            if one is None or other is None:
-                shorter = source if one is None else translation
-                raise InputError(f"{shorter} has {number - 1} lines, the other file has more")
-            yield one, other
+        yield from aligned_lines(LineReader(source), LineReader(translation))
         return
     for number, line in enumerate(iter_lines(table), start=1):
         cells = line.split("\t")

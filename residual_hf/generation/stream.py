@@ -172,7 +172,7 @@ def progress_lines() -> Callable[[int, int | None], None]:
 
 
 def written(line: str, hypothesis: Hypothesis, settings: StreamSettings, glossary: Glossary | None = None) -> str:
-    """What is written for a translation of a line."""
+    """The text to write for a translation of a line."""
     score = f"{hypothesis.score:.4f}\t" if settings.scores else ""
     columns = []
     if settings.alignments:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.checkpoint import SHORTLIST, load_checkpoint
 from residual_hf.data.glossary import Glossary, form_of, letters_after, occurs
 from residual_hf.data.language_names import codes_of, variants
@@ -25,7 +25,7 @@ from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs,
 
 from .decode import Candidate, check_shortlist_use, move_in_precision, search, to_text
 from .generation_settings import DecodingSettings, SearchRequest
-from .long_text import space_between, split_text
+from .long_text import space_between, split_text, too_long
 from .projection import Node, SentencePair, project
 
 logger = logging.getLogger(__name__)
@@ -193,10 +193,7 @@ class Translator:
             if limit is not None and parts[i] and len(ids) > limit:
                 request.on_long(i, len(ids))
                 if request.long == "error":
-                    raise InputError(
-                        f"sentence {i + 1} has at least {len(ids)} tokens, but the model accepts at most {limit} "
-                        "(max_position_embeddings); truncate, split or skip such sentences with the option long"
-                    )
+                    raise too_long(f"sentence {i + 1}", len(ids), limit)
                 parts[i] = self._shortened(sentences[i], request.long, limit, *languages)
         flat = [part for row in parts for part in row]
         request = replace(request, generate_arguments=arguments | request.generate_arguments)
@@ -279,7 +276,7 @@ class Translator:
         return number in self.tokenizer.all_special_ids or TAG_PATTERN.fullmatch(str(token)) is not None
 
     def _wanted(self, sentence: str) -> tuple[list[tuple[str, ...]], list[str]]:
-        """What a translation of a sentence is to have: translations of each term, and tokens of placeholders."""
+        """The demands on a translation of a sentence: translations of each term, and tokens of placeholders."""
         terms = self.glossary.find(sentence) if self.glossary is not None and self.constrained else ()
         edits = self.inputs.edited(sentence).edits if self._keeps_placeholders else ()
         tokens = [token for token in PLACEHOLDER_TOKENS if any(edit.new == token for edit in edits)]
@@ -346,7 +343,7 @@ class Translator:
         arguments: dict[str, Any] = {}
         source_lang, target_lang = self._nearest(source_lang, 0), self._nearest(target_lang, 1)
         limit, most = self.inputs.positions or 0, self._most_characters
-        try:
+        with input_errors("source_lang, target_lang: ", ValueError):
             for batch in in_batches(text[:most] for text in sentences):
                 inputs = self.inputs.encode(batch, source_lang, target_lang, **options)
                 encoded += inputs["input_ids"]
@@ -354,8 +351,6 @@ class Translator:
             for i, text in enumerate(sentences):  # much of which is no token
                 if most is not None and len(text) > most and len(encoded[i]) <= limit - bool(options):
                     (encoded[i],) = self.inputs.encode([text], source_lang, target_lang, **options)["input_ids"]
-        except ValueError as error:
-            raise InputError(f"source_lang, target_lang: {error}") from error
         return encoded, arguments
 
     @cached_property
@@ -387,7 +382,7 @@ class Translator:
         return None if positions is None else 2 * positions * max(map(len, self.tokenizer.get_vocab()))
 
     def _shortened(self, sentence: str, long: str, limit: int, *languages: str | None) -> list[SentencePart]:
-        """What is translated of a sentence that is too long."""
+        """The parts to translate of a sentence that is too long."""
         if long == "skip":
             return []
         if long == "truncate":
@@ -419,7 +414,7 @@ def check_glossary_use(model: Any) -> None:
 
 
 def joined(
-    parts: list[SentencePart], found: list[list[Hypothesis]], count: int, sentence: str = "", kept: str = ""
+    parts: list[SentencePart], found: list[list[Hypothesis]], count: int, sentence: str, kept: str
 ) -> list[Hypothesis]:
     """The k-th translation of a sentence has the k-th hypothesis of each part; without parts it is `kept`."""
     if not parts:
@@ -458,7 +453,5 @@ def check_sentences(sentences: Sequence[str]) -> None:
     for number, text in enumerate(sentences, start=1):
         if not isinstance(text, str):
             raise InputError(refusal(f"sentence {number}", text, "a string"))
-        try:
+        with input_errors(f"sentence {number} has an unpaired surrogate: ", UnicodeEncodeError):
             text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"sentence {number} has an unpaired surrogate at character {error.start + 1}") from error

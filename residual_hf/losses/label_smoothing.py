@@ -35,9 +35,10 @@ SMOOTHING_FORMS: dict[str, Callable[[float, int], tuple[float, float]]] = {
 }
 """Maps a form to its (a, b), given the smoothing and the number of classes."""
 
+IGNORED = -100
+"""The label of rows without a loss."""
 CPU_CHUNK_ROWS = 256
 """Rows projected at a time on a CPU: large enough for efficient matrix products, small enough for the caches."""
-
 GPU_CHUNK_LOGITS = 1 << 26
 """Logits computed at a time on other devices (256 MB in fp32): enough to fill a GPU with few kernels."""
 
@@ -60,16 +61,13 @@ class LossSums(NamedTuple):
         return self.smoothed / (items.to(self.smoothed.device) if isinstance(items, Tensor) else items)
 
 
-def smoothed_cross_entropy(
-    logits: Tensor, labels: Tensor, *, epsilon: float = 0.1, form: str = "fairseq", ignore_index: int = -100
-) -> LossSums:
+def smoothed_cross_entropy(logits: Tensor, labels: Tensor, *, epsilon: float = 0.1, form: str = "fairseq") -> LossSums:
     """Label-smoothed cross entropy of logits [..., classes] and labels [...], computed in at least fp32.
 
-    Raises:
-        InputError: `epsilon` outside [0, 1).
+    Labels of `IGNORED` do not count. Raises `InputError` for an `epsilon` outside [0, 1).
     """
     nll_weight, sum_weight = _weights(epsilon, form, logits.size(-1))
-    kept = labels != ignore_index
+    kept = labels != IGNORED
     log_probs = F.log_softmax(logits[kept], dim=-1, dtype=at_least_fp32(logits.dtype))
     nll = -log_probs.gather(-1, labels[kept].unsqueeze(-1)).sum()
     smoothed = nll_weight * nll
@@ -86,28 +84,24 @@ def fused_linear_smoothed_cross_entropy(
     bias: Tensor | None = None,
     epsilon: float = 0.1,
     form: str = "fairseq",
-    ignore_index: int = -100,
-    chunk_rows: int | None = None,
     pair: tuple[float, bool] | None = None,
 ) -> LossSums:
     """`smoothed_cross_entropy(F.linear(hidden, weight, bias), labels)` without storing the logits.
 
-    Chunks of rows are projected, and differentiated at once if required, so the memory needed is `chunk_rows *
-    classes`, and the gradient of `weight`. Matrix products use the autocast type under autocast and the type of
-    `hidden` otherwise; softmax and sums use fp32 (fp64 for fp64 input). The result can be differentiated once.
+    Chunks of rows are projected, and differentiated at once if required, so the memory needed is that of the logits of
+    a chunk, see `CPU_CHUNK_ROWS`, and of the gradient of `weight`. Matrix products use the autocast type under
+    autocast and the type of `hidden` otherwise; softmax and sums use fp32 (fp64 for fp64 input). The result can be
+    differentiated once.
 
     Args:
         hidden: decoder output, [..., width].
         weight: output projection, [classes, width].
-        labels: [...], the leading shape of `hidden`.
+        labels: [...], the leading shape of `hidden`; rows with the label `IGNORED` do not count.
         bias: [classes].
         epsilon, form: see the module's docstring.
-        ignore_index: label of the rows to ignore.
-        chunk_rows: rows projected at a time, with `pair` an even number; None chooses a number for the device.
         pair: the last two values of a `PairCost`, if every two rows are predictions of one token.
 
-    Raises:
-        InputError: `epsilon` outside [0, 1), mismatched shapes, or `chunk_rows` below 1.
+    Raises `InputError` for an `epsilon` outside [0, 1), and for mismatched shapes.
     """
     weights = _weights(epsilon, form, weight.size(0))
     cost = SmoothedCost(*weights) if pair is None else PairCost(*weights, *pair)
@@ -117,12 +111,9 @@ def fused_linear_smoothed_cross_entropy(
             f"by the width of weight, {weight.size(-1)}"
         )
     kind = hidden.device.type
-    if chunk_rows is None:
-        chunk_rows = CPU_CHUNK_ROWS if kind == "cpu" else max(2, GPU_CHUNK_LOGITS // weight.size(0))
-        chunk_rows -= chunk_rows % 2  # pairs of rows stay together
-    elif chunk_rows < 1:
-        raise InputError(f"chunk_rows: {chunk_rows} given, must be at least 1")
-    is_kept = (labels != ignore_index).flatten()
+    chunk_rows = CPU_CHUNK_ROWS if kind == "cpu" else max(2, GPU_CHUNK_LOGITS // weight.size(0))
+    chunk_rows -= chunk_rows % 2  # pairs of rows stay together
+    is_kept = (labels != IGNORED).flatten()
     kept = is_kept.nonzero().squeeze(1)  # the only wait for a GPU; it saves the projection of padding
     hidden = hidden.reshape(-1, hidden.size(-1))
     if len(kept) < len(hidden):
@@ -163,11 +154,9 @@ class LossMeter:
     ) -> Tensor:
         if nll is not None:
             if self.epsilon or self.passes is not None:
-                raise InputError(
-                    "adaptive_cutoffs: not supported with label smoothing, R-Drop or SimCut: set them to 0"
-                )
+                raise InputError("adaptive_cutoffs: not supported with label smoothing, R-Drop or SimCut above 0")
             loss = nll(hidden, labels)
-            sums = LossSums(loss, loss.detach(), (labels != -100).sum())
+            sums = LossSums(loss, loss.detach(), (labels != IGNORED).sum())
         elif self.passes is not None and self.passes.active:
             pair = self.passes.alpha, self.passes.cutoff is None
             sums = self.fused(pairwise(hidden), weight, pairwise(labels), bias=bias, pair=pair)

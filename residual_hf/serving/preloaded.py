@@ -5,7 +5,7 @@ from contextlib import suppress
 from importlib import import_module
 
 logging.disable(logging.WARNING)
-for module in ("serving.isolation", "documents.formats", "documents.translation"):
+for module in ("serving.isolation", "documents.translation"):
     with suppress(ImportError):  # an extra that is not installed
         import_module(f"residual_hf.{module}")
 logging.disable(logging.NOTSET)

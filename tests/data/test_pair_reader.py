@@ -68,5 +68,5 @@ def test_a_pair_is_located_by_its_line(spec):
 def test_json_that_python_does_not_read_is_named(tmp_path, line):
     (tmp_path / "a.jsonl").write_text(line + "\n")
     spec = CorpusSpec(jsonl=tmp_path / "a.jsonl", source_lang="en", target_lang="de")
-    with pytest.raises(InputError, match=r"a\.jsonl: line 1 cannot be read as JSON"):
+    with pytest.raises(InputError, match=r"a\.jsonl: line 1 is not JSON"):
         PairReader(spec).take()

@@ -253,14 +253,13 @@ def test_frequency_and_length_limits():
 @pytest.mark.parametrize(
     ("settings", "arguments", "message"),
     [
-        ({"kind": "pretokenized", "path": "dict.txt"}, {}, "kind: 'pretokenized' given, must be one of 'bpe'"),
         ({"vocab_size": 262}, {"language_tags": ["<2de>", "<2en>"]}, "vocab_size: 262 given, must be >= 3"),
         ({"vocab_size": 270}, {}, "of the text; raise it, lower character_coverage or use the kind byte_bpe"),
         ({"vocab_size": 270, "kind": "unigram"}, {}, "vocab_size: 270 given, must be >= 3"),
         ({}, {"language_tags": ["2de"]}, "language_tags: '2de' given, must be such as <2de>"),
         ({}, {"language_tags": ["<to de>"]}, "language_tags: '<to de>'"),
         ({}, {"language_tags": ["</s>"]}, "language_tags: '</s>'"),
-        ({}, {"language_tags": ["<2de>", "<2de>"]}, "language_tags: '<2de>' given, must be given once"),
+        ({}, {"language_tags": ["<2de>", "<2de>"]}, "language_tags: '<2de>' given, must be such as"),
         ({}, {"texts": "one text"}, "texts: 'one text' given, must be a sequence"),
         ({}, {"texts": []}, "texts: no text to train"),
         ({"kind": "unigram"}, {"texts": ["", " "]}, "texts: no text to train"),

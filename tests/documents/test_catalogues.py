@@ -14,9 +14,8 @@ from support.documents import upper_cased
 from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import read_xml
 from residual_hf.documents.catalogues import CatalogueOptions
-from residual_hf.documents.formats import read_document
 from residual_hf.documents.literal_text import marked_block
-from residual_hf.documents.translation import NumberedDocument
+from residual_hf.documents.translation import NumberedDocument, read_document
 from residual_hf.generation.generation_settings import FILL
 from residual_hf.generation.markup import Inline
 

@@ -12,7 +12,7 @@ pytest.importorskip("markdown_it", reason="the extra [documents] is not installe
 from markdown_it import MarkdownIt
 from support.documents import rewritten, upper_cased
 
-from residual_hf.documents.formats import read_document
+from residual_hf.documents.translation import read_document
 
 ROOT = Path(__file__).parents[2]
 SPECIFICATION = ROOT / "node_modules" / "commonmark-spec" / "spec.txt"  # of the package of npm

@@ -13,7 +13,7 @@ from support.documents import changed_by_identity, upper_cased, with_marks
 
 from residual_hf.base.errors import InputError
 from residual_hf.documents.catalogues import CatalogueOptions
-from residual_hf.documents.formats import read_document
+from residual_hf.documents.translation import read_document
 
 FILES = {
     "a.properties": r"""# Title

@@ -11,8 +11,7 @@ from support.documents import rewritten, upper_cased, with_marks
 
 from residual_hf.base import archives
 from residual_hf.base.errors import InputError
-from residual_hf.documents.formats import read_document
-from residual_hf.documents.translation import NumberedDocument
+from residual_hf.documents.translation import NumberedDocument, read_document
 
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 A = "http://schemas.openxmlformats.org/drawingml/2006/main"

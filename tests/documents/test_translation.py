@@ -15,9 +15,8 @@ from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.documents import DOCUMENTS, translation
-from residual_hf.documents.formats import READERS
 from residual_hf.documents.layout import numbered, restored
-from residual_hf.documents.translation import translate_document
+from residual_hf.documents.translation import READERS, translate_document
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.generation.markup import Inline
 from residual_hf.generation.translator import Translator
@@ -42,9 +41,9 @@ def test_a_document_is_translated_by_the_command(model, tmp_path, capsys, monkey
     for name in ("a.pdf", "a.tex", "a.tmx.gz", "a.IDML", "a.po.gz", "a.de", "a.txt"):
         Path(name).write_text("zwei Katzen")
     for arguments, message in (
-        ([str(source)], "--output: missing, required to translate the document"),
+        ([str(source)], "--output: missing, must be a file that ends in .HTML, as the document does"),
         ([str(source), "--output", str(output)], "out.html exists; use --overwrite"),
-        ([str(source), "--output", "x.pdf"], "--output: x.pdf given, must end in .HTML, as the input does"),
+        ([str(source), "--output", "x.pdf"], "--output: 'x.pdf' given, must be a file that ends in .HTML"),
         ([str(source), "--output", "x.html", "--scores"], "--scores: is for lines of text, not for the document"),
         ([str(source.with_name("a.pdf")), "--output", "x.txt"], "a.pdf: is no text file, and none of .html"),
         (["a.tex", "--output", "x.txt"], "a.tex: is no text file, and none of .html"),

@@ -84,16 +84,11 @@ def test_a_tokenizer_that_is_not_installed_is_named_with_its_extra(monkeypatch):
     assert EvaluationSettings(tokenize="char").tokenizer_for("ja") == "char"
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: tokenized_bleu([], []), "hyp_tokens: no lines given"),
-        (lambda: paired_bootstrap(["a"], ["b"], ["a"], samples=0), "samples: 0 given"),
-    ],
-)
-def test_bad_input_is_named(call, message):
-    with pytest.raises(InputError, match=message):
-        call()
+def test_bad_input_is_named():
+    with pytest.raises(InputError, match="references: 0 lines for 0 references given, must be .* at least one"):
+        tokenized_bleu([], [])
+    with pytest.raises(InputError, match="samples: 0 given"):
+        paired_bootstrap(["a"], ["b"], ["a"], samples=0)
 
 
 def test_moses_detokenizes_by_the_language_of_a_regional_code():

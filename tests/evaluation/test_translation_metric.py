@@ -182,9 +182,10 @@ def test_a_metric_that_cannot_be_used_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: score([], []), "predictions: no lines given"),
+        (lambda: score([], []), "references: 0 lines for 0 references given, must be .* at least one"),
         (lambda: score(["a", "b"], ["a"]), "predictions: 2 lines for 1 references"),
         (lambda: score("a b", ["a b"]), "predictions: one string given"),
+        (lambda: score(["a b"], "a b"), "references: one string given"),
         (lambda: score(["a"], ["a"], metrics=("meteor",)), r"metrics: \('meteor',\) given, must be .* 'chrf\+\+'"),
         (lambda: score(["a"], ["a"], metrics="bleu"), "metrics: 'bleu' given, must be a sequence"),
         (lambda: score(["a"], ["a"], tokenize="14b"), "tokenize: '14b' given, must be one of .*'13a'"),

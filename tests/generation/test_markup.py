@@ -39,6 +39,7 @@ class document:
         ("<nav> <a>The owl</a><a><img>The bear</a><!-- c --><a>The fox</a>\n</nav>", 3),
         ("<p><label>The owl<input></label><label><input>The bear</label></p>", 2),
         ("<p><i><a>The owl</a><a>The bear</a></i></p>", 2),
+        ("<p><i><a>The owl</a></i><b><a>The bear</a></b></p>", 2),
         ("<p>Read <a>the owl</a><a>the bear</a></p>", 1),
         ("<p><a>the owl</a> <a>the bear</a></p>", 1),
         ("<p><b>bo</b><i>ld</i></p>", 1),

@@ -58,7 +58,7 @@ def test_the_command_scores_a_table_or_two_files(folder, tmp_path, capsys, monke
     (tmp_path / "a.de").write_text("zwei\n")
     (tmp_path / "one").write_text("zwei\n")
     for arguments, message in (
-        (files, "a.de has 1 lines, the other file has more"),
+        (files, "a.de has 1; both must have the same number"),
         (files[:2], "--source, --translation: both must be given"),
         ([str(tmp_path / "one")], "line 1 must be a source, a tab and a translation"),
         (["a.en", "a b.de"], "must be one with both sides; of two files use --source a.en --translation 'a b.de'"),

@@ -257,7 +257,7 @@ def test_long_lines(translate, source, expected, tmp_path):
     source.write_text("\n".join([SENTENCES[0], LONG, *SENTENCES[1:], LONG]))
     output = tmp_path / "out"
     code, lines, error = translate("--input", source, "--output", output, "--window", 2)
-    assert code == 2 and f"{source}: line 2 has" in error and "use --long truncate, split or skip" in error
+    assert code == 2 and f"{source}: line 2 has" in error and "use the option --long truncate, split or skip" in error
     assert not output.with_name("out.partial").exists()  # found before the first translation
     code, lines, error = translate("--input", source, "--long", "skip", "--window", 2)
     assert lines == [expected[0], "", *expected[1:4], ""]

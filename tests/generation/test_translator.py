@@ -56,7 +56,7 @@ def test_sentences_may_be_any_iterable_of_strings_and_nothing_else(plain):
     for sentences, message in (
         ([None], "sentence 1: missing, must be a string"),
         (["a", b"b"], "sentence 2: b'b' given, must be a string"),
-        ("a\ud800", "sentence 1 has an unpaired surrogate at character 2"),
+        ("a\ud800", "sentence 1 has an unpaired surrogate: .* in position 1"),
     ):
         with pytest.raises(InputError, match=message):
             plain.translate(sentences)
@@ -305,7 +305,7 @@ def test_parts_of_a_text_without_spaces_get_them_in_other_scripts(plain, monkeyp
     monkeypatch.setattr(plain, "encode", lambda texts, *a, **b: ([[5] * len(text) for text in texts], {}))
     parts = plain._shortened("你好。我很好。", "split", 4)
     assert [part.text for part in parts] == ["你好。", "我很好。"]
-    (found,) = joined(parts, [[Hypothesis("Hello.", -1.0)], [Hypothesis("I am fine.", -3.0)]], 1)
+    (found,) = joined(parts, [[Hypothesis("Hello.", -1.0)], [Hypothesis("I am fine.", -3.0)]], 1, "", "")
     assert found == Hypothesis("Hello. I am fine.", -2.0)
 
 

@@ -60,7 +60,7 @@ def something(dice: Random, noun: Noun, user: Phrase) -> Phrase:
 
 
 def place(dice: Random, going: bool = False) -> Element:
-    """Where something happens (dative), or where somebody goes (accusative)."""
+    """A place where something happens (dative), or where somebody goes (accusative)."""
     noun = dice.choice([noun for noun in NOUNS if noun.kind == "place"])
     en, de = PLACES[noun.en].split()[2 * going :][:2]
     part = grammar.object_part(described(dice, THE, noun), ACC if going else DAT, de)
