@@ -110,9 +110,10 @@ def export(
 ) -> Verification:
     """Write a saved model for another runtime.
 
-    The folder also gets the tokenizer and `export.json`, and for CTranslate2 the shortlist of the model, if it has
-    one, as `vmap.txt`: `translate_batch(..., use_vmap=True)` uses it. The folder is written only after the float32
-    export has translated up to 200 sentences like the model. For int8, the loss of BLEU is stated.
+    The folder also gets the tokenizer and `export.json`, and the shortlist of the model, if it has one: for
+    CTranslate2 as `vmap.txt`, which `translate_batch(..., use_vmap=True)` uses, for the web as `shortlist.bin`. It is
+    written only after the float32 export has translated up to 200 sentences like the model. For int8, the loss of BLEU
+    is stated.
 
     Args:
         name: a saved folder or a name on the Hub.
@@ -179,7 +180,7 @@ def export(
             own_bleu, bleu = (sacrebleu.corpus_bleu(each, right, tokenize=tokenize).score for each in texts)
             found.dtype, found.bleu_loss = "int8", own_bleu - bleu
             found.bleu = None if reference_texts is None else bleu
-        if shortlist is not None and isinstance(target, CTranslate2Target):
+        if shortlist is not None and isinstance(target, CTranslate2Target | WebTarget):
             target.write_shortlist(shortlist, model, tokenizer, folder)
         tokenizer.save_pretrained(folder)
         write_json(folder / REPORT, {"residual_hf": __version__, **asdict(found)})

@@ -7,12 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from residual_hf._version import __version__
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import write_atomically
 from residual_hf.base.pages import read_page
+from residual_hf.data.shortlist import Shortlist
 from residual_hf.generation import long_text
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model import placeholders, translation_inputs
@@ -28,7 +30,8 @@ from .exported_model import Model, Sentences, end_tokens, translate_greedily
 
 PAGE = Path(__file__).with_name("web")
 WEIGHTS = "model.bin"
-STRUCTURES = ("Source", "Memory", "Search", "Rule")
+SHORTLIST = "shortlist.bin"
+STRUCTURES = ("Source", "Memory", "Search", "Rule", "Linear")
 PATTERNS = {
     placeholders: (
         *("PLACEHOLDER", "RUN", "EMOJI_RUN", "EMOJI", "MARKS_ALONE", "ENDS_WORD", "BEGINS_WORD"),
@@ -97,6 +100,14 @@ class WebTarget:
             text = read_page(PAGE / name).replace("TITLE", title_of(model.config))
             write_atomically(folder / name, text)
 
+    def write_shortlist(self, shortlist: Shortlist, model: Model, tokenizer: Any, folder: Path) -> None:
+        """Write the lists of all sentences and of each source token, as `translator.js` describes them."""
+        lists = [shortlist.frequent, *(own[own >= 0] for own in shortlist.candidates)]
+        ids = np.concatenate(lists).astype("<u2" if model.config.decoder_vocab_size <= 1 << 16 else "<u4")
+        starts = np.cumsum([0, *map(len, lists)])
+        head = np.array([len(lists), ids.itemsize, *starts], "<u4")
+        write_atomically(folder / SHORTLIST, head.tobytes() + ids.tobytes())
+
     def translate(self, model: Model, tokenizer: Any, folder: Path, sources: Sentences, limit: int) -> Sentences:
         """By the kernels of Python, which have the same weights; without them, by PyTorch in float32."""
         settings: Any = {"num_beams": 1, "do_sample": False, "decoding_dtype": "int8"}
@@ -124,6 +135,7 @@ def packed(model: Model, path: Path) -> dict[str, Any]:
     return {
         "image": image.write(path),
         "stacks": {name: {"place": places[name], **stack_sizes[name]} for name in found},
+        "logits": {"place": layout("Stack")["fields"]["logits.type"][0], "panel": PANEL_WIDTH},
         "layouts": {name: layout(name) for name in STRUCTURES},
         "firstPosition": first_position(positions_padding(config)),
         "positions": min(limits, default=None),

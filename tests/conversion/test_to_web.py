@@ -3,10 +3,12 @@
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conversion.test_export import OURS, PAIR, TOKENIZER, noisy_model, saved
@@ -23,6 +25,7 @@ from residual_hf.conversion import to_web
 from residual_hf.conversion.export import export
 from residual_hf.conversion.to_web import WebTarget
 from residual_hf.data.data_settings import TOKENIZER_KINDS, TokenizerSettings
+from residual_hf.data.shortlist import Shortlist
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.generation.decode import search
 from residual_hf.generation.generation_settings import DecodingSettings
@@ -73,9 +76,10 @@ def in_int8(model, tokenizer, beams=1):
     return Translator(model, tokenizer, DecodingSettings.of_model(model, {"num_beams": beams, "dtype": "int8"}))
 
 
-def found_by_python(model, tokenizer, sources, beams):
+def found_by_python(model, tokenizer, sources, beams, shortlist=None):
     """The translations of token ids by the kernels of Python."""
-    return [best[0].ids for best in search(model, sources, in_int8(model, tokenizer, beams).settings)]
+    settings = replace(in_int8(model, tokenizer, beams).settings, shortlist=shortlist is not None)
+    return [best[0].ids for best in search(model, sources, settings, shortlist=shortlist)]
 
 
 def random_sources(count, longest=12):
@@ -105,6 +109,24 @@ def test_200_sentences_have_the_ids_of_the_kernels_of_python(tmp_path):
     (found,) = in_node({"site": str(site), "ids": sources, "beams": 5})
     expected = found_by_python(model, tokenizer, sources, 5)
     assert sum(ours == theirs for ours, theirs in zip(found["ids"], expected, strict=True)) >= 199  # a tie
+
+
+@pytest.mark.parametrize("fields", [{}, {"output_bias": True, "d_model": 48}, {"forced": 5}], ids=str)
+def test_a_shortlist_leaves_the_same_tokens_as_in_python(tmp_path, fields):
+    forced = fields.pop("forced", None)
+    model, tokenizer, site = site_of(tmp_path, ln_mode="resi_dual", **fields)
+    model.generation_config.forced_bos_token_id = forced
+    WebTarget().write(model, tokenizer, site)
+    candidates = np.random.default_rng(1).integers(-1, len(TOKENIZER), (len(TOKENIZER), 12)).astype(np.int32)
+    shortlist, requests = Shortlist(candidates, np.arange(2, 9, dtype=np.int32)), []
+    WebTarget().write_shortlist(shortlist, model, tokenizer, site)
+    for beams in BEAMS:
+        requests += [{"site": str(site), "ids": SOURCES, "beams": beams, "shortlist": use} for use in (True, False)]
+    results = iter(in_node(*requests))
+    for beams in BEAMS:
+        found, unlisted = next(results)["ids"], next(results)["ids"]
+        assert found == found_by_python(model, TOKENIZER, SOURCES, beams, shortlist)
+        assert found != unlisted
 
 
 TEXTS = [
@@ -222,14 +244,19 @@ def test_tokenizers_of_every_kind_encode_alike(tmp_path, kind):
         ("model.bin", lambda content: content[:-9], "bytes, must have"),
         ("model.bin", None, "cannot be read"),
         ("tokenizer.json", lambda content: content[:-9], "tokenizer.json is damaged"),
+        ("shortlist.bin", lambda content: content[:-2], "shortlist.bin is damaged"),
+        ("shortlist.bin", lambda content: content[:9], "shortlist.bin is damaged"),
+        ("shortlist.bin", None, "shortlist.bin cannot be read"),
         ("kernels.wasm", lambda content: content[:-9], "kernels.wasm cannot run here"),
         ("model.json", lambda content: content.replace(b'"interface": ', b'"interface": 1'), "of different versions"),
     ],
 )
 def test_damaged_files_are_named(tmp_path, name, change, message):
-    *_, site = site_of(tmp_path, ln_mode="post_ln")
+    model, tokenizer, site = site_of(tmp_path, ln_mode="post_ln")
+    shortlist = Shortlist(np.full((len(TOKENIZER), 1), 3, np.int32), np.arange(4, dtype=np.int32))
+    WebTarget().write_shortlist(shortlist, model, tokenizer, site)
     (site / name).unlink() if change is None else (site / name).write_bytes(change((site / name).read_bytes()))
-    (found,) = in_node({"site": str(site)})
+    (found,) = in_node({"site": str(site), "shortlist": True})
     assert message in found["error"]
 
 

@@ -2,7 +2,7 @@
 // batch of sentences takes as long as each of them alone.
 
 const IMPOSSIBLE = -1e9; // the score of what must not be chosen
-const ROW_PADDING = 32; // rows that the kernels may read beyond the last one
+const [PADDING, ROW_PADDING] = [64, 32]; // of outputs, and rows that the kernels may read beyond the last one
 const ARRAYS = { int32: Int32Array, int64: BigInt64Array, float: Float32Array };
 const [PAUSED, FORCE, ANY] = [1, 4, 2 ** 31 - 1]; // of `Progress` and `RuleKind` in native.h
 
@@ -40,12 +40,13 @@ export class Kernels {
     for (const stack of Object.values(this.#model.stacks)) stack.address = base + stack.place;
   }
 
-  // The ids of the translation of a sentence, without those that begin and end it.
-  search(ids, { beams, lengthPenalty, earlyStopping, limit, forced }) {
+  // The ids of the translation of a sentence, without those that begin and end it. `tokens`: the only ones that it may
+  // have, in ascending order; null: all.
+  search(ids, { beams, lengthPenalty, earlyStopping, limit, forced, tokens }) {
     const { start, ends, pad } = this.#model.search;
     try {
       const longest = limit + 1; // with the token that begins it
-      const [memory, decoder] = [this.#read(ids, beams, longest), this.#model.stacks.decoder.address];
+      const [memory, decoder] = [this.#read(ids, beams, longest, tokens), this.#model.stacks.decoder.address];
       const paths = Array.from({ length: 2 * beams * longest }, (_, i) => BigInt(i % (2 * longest) ? pad : start));
       const found = this.#array("int64", paths);
       const rule = { kind: FORCE, first: 1, end: 2, count: 1, tokens: this.#array("int64", [BigInt(forced ?? 0)]) };
@@ -65,16 +66,16 @@ export class Kernels {
       let progress = PAUSED;
       while (progress === PAUSED) progress = this.#c.search(decoder, memory, search, scratch);
       if (progress) throw new Error(`the search has stopped (${progress})`);
-      const tokens = Array.from(new BigInt64Array(this.#c.memory.buffer, found, longest), Number).slice(1);
-      const end = tokens.findIndex((id) => id === pad || ends.includes(id));
-      return end < 0 ? tokens : tokens.slice(0, end);
+      const path = Array.from(new BigInt64Array(this.#c.memory.buffer, found, longest), Number).slice(1);
+      const end = path.findIndex((id) => id === pad || ends.includes(id));
+      return end < 0 ? path : path.slice(0, end);
     } finally {
       for (const address of this.#taken.splice(0)) this.#c.free(address);
     }
   }
 
   // The memory of a decoder of a source sentence.
-  #read(ids, beams, longest) {
+  #read(ids, beams, longest, tokens) {
     const { encoder, decoder } = this.#model.stacks;
     const [n, layers, first] = [ids.length, decoder.layers, this.#model.firstPosition];
     const entry = 4 * decoder.attention_width; // bytes of keys and values
@@ -103,7 +104,41 @@ export class Kernels {
       cross_cache: cross, source_table: numbers, source_lengths: whole,
       ancestors: this.#array("int32", Array(longest).fill(0)),
       lengths: this.#array("int32", [0]), sources: this.#array("int32", [0]),
+      ...(tokens ? this.#listed(tokens) : {}),
     });
+  }
+
+  // The outputs of some tokens, gathered from panels of the whole output layer, and padding that is never chosen.
+  #listed(tokens) {
+    const { place, panel } = this.#model.logits;
+    const whole = {};
+    for (const [field, [at]] of Object.entries(this.#model.layouts.Linear.fields)) {
+      whole[field] = this.#words(this.#model.stacks.decoder.address + place + at, 1)[0];
+    }
+    const rows = Math.ceil(tokens.length / PADDING) * PADDING;
+    const words = whole.inputs / 4; // of a row
+    const sizes = { weights: rows * words, bias: rows, scales: rows, offsets: rows };
+    const own = Object.fromEntries(Object.entries(sizes).map(([field, size]) => [field, this.#take(4 * size)]));
+    const start = (row) => (row - (row % panel)) * words + (row % panel);
+    for (const [field, size] of Object.entries(sizes)) {
+      const count = (size / rows) * whole.outputs;
+      const [from, to] = [this.#words(whole[field], count), this.#words(own[field], size)];
+      for (let row = 0; row < rows; row++) {
+        const token = tokens[row] ?? 0;
+        if (field !== "weights") to[row] = from[token];
+        else for (let i = start(token), j = start(row), n = 0; n < words; n++) to[j + n * panel] = from[i + n * panel];
+      }
+    }
+    new Float32Array(this.#c.memory.buffer, own.bias, rows).fill(-Infinity, tokens.length);
+    return {
+      listed: this.#struct("Linear", { ...whole, ...own, outputs: rows }),
+      list_starts: this.#array("int32", [0, rows]),
+      list_ids: this.#array("int64", Array.from({ length: rows }, (_, row) => BigInt(tokens[row] ?? 0))),
+    };
+  }
+
+  #words(address, count) {
+    return new Uint32Array(this.#c.memory.buffer, address, count);
   }
 
   #take(bytes) {

@@ -14,11 +14,13 @@ export class TranslatorError extends Error {}
 
 export class Translator {
   // Load a model from the folder `url`, by default that of this module. `progress(bytes, of)` is called meanwhile.
-  static async load(url = new URL("./", import.meta.url), { progress = () => {} } = {}) {
+  // `shortlist`: load that of the model, and compute only target tokens that are likely for a sentence.
+  static async load(url = new URL("./", import.meta.url), { progress = () => {}, shortlist = false } = {}) {
     const base = new URL(String(url).replace(/\/?$/, "/"), globalThis.document?.baseURI ?? import.meta.url);
     const names = ["model.json", "tokenizer.json"];
     const [model, tokenizer] = await Promise.all(names.map(async (name) => parsed(name, await read(new URL(name, base)))));
     const target = model.hasTarget ? parsed("target_tokenizer.json", await read(new URL("target_tokenizer.json", base))) : null;
+    const list = shortlist ? new Shortlist(await read(new URL("shortlist.bin", base))) : null;
     const library = await read(new URL("kernels.wasm", base));
     let kernels;
     try {
@@ -27,12 +29,13 @@ export class Translator {
       throw new TranslatorError(`kernels.wasm cannot run here (${error.message}). A current browser or Node 18 is needed.`);
     }
     await kernels.load((write) => download(new URL("model.bin", base), model.image.size, write, progress));
-    return new Translator(model, kernels, tokenizer, target);
+    return new Translator(model, kernels, tokenizer, target, list);
   }
 
-  constructor(model, kernels, tokenizer, target) {
+  constructor(model, kernels, tokenizer, target, shortlist = null) {
     this.model = model;
     this.kernels = kernels;
+    this.shortlist = shortlist;
     this.texts = new Texts(model);
     this.tokenizer = tokenizerOf(tokenizer, model.text);
     this.target = target ? tokenizerOf(target, model.text) : this.tokenizer;
@@ -82,6 +85,7 @@ export class Translator {
       earlyStopping: search.early_stopping,
       limit: Math.max(1, positions === null ? most : Math.min(most, positions - 1)),
       forced: target.forced,
+      tokens: this.shortlist?.tokensFor(ids) ?? null,
     });
   }
 
@@ -118,6 +122,30 @@ export class Translator {
     const found = language === undefined ? targets[0] : targets.find((target) => target.language === language);
     if (!found) throw new RangeError(`to: ${language} given, must be one of ${this.languages.targets.join(", ")}`);
     return found;
+  }
+}
+
+// Target tokens that are likely for source tokens. The file has a number of lists and the bytes of an id; where each
+// list starts and the last one ends; and ids: those of all sentences, then those of each source token.
+class Shortlist {
+  constructor(file) {
+    try {
+      const [lists, bytes] = new Uint32Array(file.buffer, 0, 2);
+      this.starts = new Uint32Array(file.buffer, 8, lists + 1);
+      this.ids = new (bytes === 2 ? Uint16Array : Uint32Array)(file.buffer, 12 + 4 * lists);
+    } catch {
+      this.ids = [];
+    }
+    if (this.ids.length !== this.starts?.at(-1)) throw new TranslatorError("shortlist.bin is damaged: copy it again.");
+  }
+
+  // In ascending order.
+  tokensFor(source) {
+    const found = new Set();
+    for (const list of [0, ...source.map((id) => id + 1)]) {
+      for (let i = this.starts[list]; i < this.starts[list + 1]; i++) found.add(this.ids[i]);
+    }
+    return Uint32Array.from(found).sort();
   }
 }
 
