@@ -16,9 +16,9 @@ from docutils import nodes
 from residual_hf import __version__
 from residual_hf.model.options import Settings
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "examples/diagrams")]
+
 URLS = dict(entry.split(", ") for entry in metadata("residual_hf").get_all("Project-URL") or ())
 REPOSITORY = URLS["Repository"]
 

@@ -10,11 +10,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from draw import STYLE, draw_modes
 from equations import to_latex
 from latex2mathml.converter import convert
 
 from residual_hf import ResidualConfig, ResidualModel
-from residual_hf.analysis.diagrams.diagram import STYLE, draw_modes
 from residual_hf.analysis.mode_list import connection_parameters, warmup
 from residual_hf.hub.citations import bibtex
 from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, build_connections

@@ -19,7 +19,7 @@ from residual_hf.model.placeholders import PLACEHOLDER
 PACKAGE = Path(residual_hf.__file__).parent
 COMPILED = (re.Pattern, regex.Pattern)
 SEARCHES = {"search", "finditer", "findall", "sub", "subn", "split"}
-OWN_TEXT = ("residual_hf.native", "residual_hf.analysis.diagrams", "residual_hf.hub.citations")
+OWN_TEXT = ("residual_hf.native", "residual_hf.hub.citations")
 """Modules whose patterns read files of the package only."""
 LEVELS = ((2_000, 0.0006), (16_000, 0.02), (64_000, 0.3))
 """Characters of a text and the seconds below which a pattern is linear; longer texts decide about slower ones.

@@ -1,34 +1,22 @@
-"""Verbs that describe, compare and diagnose residual connections."""
+"""Verbs that describe residual connections and compare them."""
 
 import argparse
 from pathlib import Path
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import check_output_file, write_atomically
 
 from .arguments import Verb, add_overwrite
 
 
 def add_modes(modes: argparse.ArgumentParser) -> None:
     modes.add_argument("names", nargs="*", metavar="name", help="names of modes; without one, all are listed")
-    modes.add_argument("--svg", type=Path, metavar="FILE", help="draw the wiring of the modes to an SVG file")
-    modes.add_argument("--stack", choices=("encoder", "decoder"), default="encoder", help="stack to draw with --svg")
-    add_overwrite(modes)
 
 
 def run_modes(options: argparse.Namespace) -> None:
     from residual_hf.analysis.mode_list import describe_mode, modes_table
 
-    if options.svg is not None and not options.names:
-        raise InputError("--svg: name the modes to draw, as in `residual-hf modes post_ln pre_ln --svg FILE`")
     try:
-        if options.svg is not None:
-            from residual_hf.analysis.diagrams.diagram import draw_modes
-
-            check_output_file(options.svg, overwrite=options.overwrite, field="--svg", suffix=".svg")
-            write_atomically(options.svg, draw_modes(options.names, options.stack))
-            print(options.svg)
-        elif options.names:
+        if options.names:
             from residual_hf.conversion.export import targets_of  # as slow as PyTorch; the table does without
 
             print("\n\n".join(describe_mode(name, targets_of(name)) for name in options.names))
@@ -57,6 +45,6 @@ def run_report(options: argparse.Namespace) -> None:
 
 
 VERBS = {
-    "modes": Verb("list, describe or draw residual connections", add_modes, run_modes, loads=False),
+    "modes": Verb("list or describe residual connections", add_modes, run_modes, loads=False),
     "report": Verb("compare training runs on one HTML page", add_report, run_report, loads=False),
 }

@@ -6,33 +6,31 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from html import unescape
-from pathlib import Path
 
 import pytest
 import torch
+from draw import dot_source, draw_modes, label_of
+from nodes import STATE
+from support.example_scripts import ROOT
 from support.models import SHAPES
+from support.processes import run_here
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from wiring import Wiring, trace_stack
 
 from residual_hf import ResidualConfig, ResidualModel
-from residual_hf.analysis.diagrams.diagram import dot_source, draw, draw_modes, label_of
-from residual_hf.analysis.diagrams.segments import STATE, Segment
-from residual_hf.analysis.diagrams.wiring import trace_stack
 from residual_hf.base.errors import InputError
-from residual_hf.cli import main
 from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary, register_ln_mode
 from residual_hf.model.layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer, ResidualFeedForward
 from residual_hf.model.modes_multi_stream import weighted_sums
 from residual_hf.model.norms import NORM_TYPES
 
-ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "examples/diagrams/draw.py"
 OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="no program `dot` (Graphviz)")
 SVG = "{http://www.w3.org/2000/svg}"
 ADDITIONS = {torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__, torch.Tensor.__iadd__}
 ADDITIONS |= {torch.sub, torch.Tensor.sub, torch.Tensor.__sub__, torch.Tensor.__rsub__, torch.Tensor.__isub__}
-
-
 CONTAINERS = (ResidualConnection, StreamBoundary, ResidualEncoderLayer, ResidualDecoderLayer, nn.ModuleList)
 NORMS = tuple(NORM_TYPES.values())
 
@@ -90,33 +88,30 @@ def run_real_stack(name: str, stack: str, depth: int) -> Counter[str]:
 )
 def test_wiring_has_the_norms_branches_and_additions_of_a_model(name, stack):
     wiring = trace_stack(name, stack)
-    depth = sum(block.layers for block in wiring.blocks)
-    times = [(wiring.begin, 1), *((s, b.layers) for b in wiring.blocks for s in b.segments), (wiring.end, 1)]
-    drawn = Counter(
-        norms=sum(n * (node.kind == "norm") for segment, n in times for node in segment.nodes),
-        branches=sum(n * (node.kind == "branch") for segment, n in times for node in segment.nodes),
-        additions=sum(
-            n * (len(node.inputs) - 1) for segment, n in times for node in segment.nodes if node.kind in ("add", "mix")
-        ),
-    )
-    assert +drawn == +run_real_stack(name, stack, depth)
-    check_drawing(draw(wiring), [segment for segment, _ in times])
+    drawn: Counter[str] = Counter()
+    for part in wiring.parts:
+        for node in part.nodes:
+            drawn["norms"] += part.layers * (node.kind == "norm")
+            drawn["branches"] += part.layers * (node.kind == "branch")
+            drawn["additions"] += part.layers * (len(node.inputs) - 1) * (node.kind in ("add", "mix"))
+    assert +drawn == +run_real_stack(name, stack, depth=sum(part.layers for part in wiring.parts[1:-1]))
+    check_drawing(wiring, stack)
 
 
-def check_drawing(svg: str, segments: list[Segment]) -> None:
+def check_drawing(wiring: Wiring, stack: str = "encoder") -> None:
     """Every node has one shape, no two shapes overlap, no line runs through a shape, and all lines run upwards."""
-    root = ElementTree.fromstring(svg)
+    root = ElementTree.fromstring(draw_modes([wiring.name], stack))
     groups = [group for group in root.iter(f"{SVG}g") if group.get("class", "").startswith("node ")]
     styles = Counter(group.get("class").removeprefix("node ") for group in groups)
-    nodes = [node for segment in segments for node in segment.nodes]
+    nodes = [node for part in wiring.parts for node in part.nodes]
     kinds = Counter(node.kind for node in nodes if node.kind not in ("scores", "mix"))
     kinds["mix"] = len({(node.label, *map(id, node.inputs)) for node in nodes if node.kind == "mix"})
     assert {kind: count for kind, count in styles.items() if kind != "input"} == dict(+kinds)
     drawn = Counter("".join(text.itertext()) for group in groups for text in group.iter(f"{SVG}text"))
     for label in {label_of(node) for node in nodes if node.kind not in ("add", "scores", "mix") and not node.inner}:
         assert drawn[label]
-    for inner in (module for node in nodes for modules in node.inner.values() for module in modules):
-        assert any(text.startswith(inner.label) for text in drawn)
+    for _, label in (module for node in nodes for modules in node.inner.values() for module in modules):
+        assert any(text.startswith(label) for text in drawn)
     shapes = [box for group in groups if (box := outline(group))]
     for i, a in enumerate(shapes):
         assert not [b for b in shapes[:i] if overlap(a, b)]
@@ -229,20 +224,20 @@ def own_modes():
 @needs_dot
 def test_mode_of_a_user_is_drawn(own_modes):
     wiring = trace_stack("highway")
-    (block,) = wiring.blocks
-    assert [(node.kind, node.label) for node in block.segments[0].nodes] == [
+    nodes = [node for node in wiring.parts[1].nodes if node.kind != "scores"]
+    assert [(node.kind, node.label) for node in nodes[: len(nodes) // 2]] == [
         ("branch", "self-attention"),
         ("op", "relu"),
         ("scale", "× sigmoid(gate(h))"),
         ("scale", "× 1 - keep"),
         ("add", ""),
     ]
-    check_drawing(draw(wiring), [wiring.begin, *(s for block in wiring.blocks for s in block.segments), wiring.end])
+    check_drawing(wiring)
 
 
 @needs_dot
 def test_stream_that_another_one_reads_goes_on_to_the_next_layer(own_modes):
-    svg = draw(trace_stack("momentum"))
+    svg = draw_modes(["momentum"])
     labels = re.findall(r"<text[^>]*>([^<]+)</text>", svg)
     assert labels.count("next layer") == 1
     lines = re.findall(r"(\w+) -&gt; (\w+) ", svg)
@@ -255,9 +250,9 @@ def test_stream_that_another_one_reads_goes_on_to_the_next_layer(own_modes):
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 def test_detours_of_a_tangled_mode_keep_clear_of_its_nodes(own_modes, stack):
     wiring = trace_stack("tangled", stack)
-    labels = [node.label for node in wiring.blocks[0].segments[0].nodes]
+    labels = [node.label for node in wiring.parts[1].nodes]
     assert {"1 -", "/ 2", "mean", "sigmoid", "×", "LN", "Linear"} <= set(labels)
-    check_drawing(draw(wiring), [wiring.begin, *(s for block in wiring.blocks for s in block.segments), wiring.end])
+    check_drawing(wiring, stack)
 
 
 def test_mode_that_looks_at_values_is_refused(own_modes):
@@ -266,34 +261,35 @@ def test_mode_that_looks_at_values_is_refused(own_modes):
 
 
 @needs_dot
-def test_command_draws_own_modes_next_to_others(tmp_path, capsys, own_modes):
-    mode = ROOT / "examples" / "custom_mode" / "highway.py"
-    file = tmp_path / "modes.svg"
+def test_command_draws_own_modes_next_to_others(tmp_path, own_modes):
     LN_MODES.pop("highway")
-    assert main(["modes", "post_ln", "highway", "--import", str(mode), "--svg", str(file), "--stack", "decoder"]) == 0
+    imported = ("--import", ROOT / "examples/custom_mode/highway.py")
+    decoder = ("post_ln", "highway", "--stack", "decoder", "--output-dir", tmp_path / "new" / "folder")
+    drawn = run_here(SCRIPT, *decoder, *imported)
+    file = tmp_path / "new" / "folder" / "post_ln-highway-decoder.svg"
+    assert drawn.returncode == 0 and drawn.stdout.strip() == str(file)
     text = file.read_text(encoding="utf-8")
     assert text.count("cross-attention") == 2 and ">highway</text>" in text
-    assert main(["modes", "post_ln", "--svg", str(file)]) == 2
-    assert "exists" in capsys.readouterr().err
-    assert main(["modes", "--svg", str(file)]) == 2
-    assert main(["modes", "nothing", "--svg", str(tmp_path / "nothing.svg")]) == 2
-    assert main(["modes", "--import", str(tmp_path / "missing.py")]) == 2
-    assert "missing.py" in capsys.readouterr().err
+    refused = run_here(SCRIPT, *decoder)
+    assert refused.returncode == 2 and "exists; use --overwrite" in refused.stderr
+    file.write_text("")
+    assert run_here(SCRIPT, *decoder, "--overwrite").returncode == 0 and file.read_text(encoding="utf-8") == text
+    refused = run_here(SCRIPT, "nothing", "--output-dir", tmp_path / "nothing")
+    assert refused.returncode == 2 and "'nothing'" in refused.stderr and not (tmp_path / "nothing").exists()
 
 
 def test_picture_of_the_readme_is_up_to_date():
     names = ("post_ln", "pre_ln", "resi_dual")
-    committed = (ROOT / "docs" / "images" / "connections.svg").read_text(encoding="utf-8")
-    command = f"residual-hf modes {' '.join(names)} --svg docs/images/connections.svg --overwrite"
+    committed = (ROOT / "docs/images" / f"{'-'.join(names)}-encoder.svg").read_text(encoding="utf-8")
+    command = f"python examples/diagrams/draw.py {' '.join(names)} --output-dir docs/images --overwrite"
     (source,) = re.findall("<metadata>(.*)</metadata>", committed, re.DOTALL)
-    assert unescape(source) == dot_source(*map(trace_stack, names)), f"run `{command}`"
+    assert unescape(source) == dot_source([*map(trace_stack, names)]), f"run `{command}`"
 
 
-def test_without_graphviz_the_message_names_it(monkeypatch, tmp_path, capsys):
+def test_without_graphviz_the_message_names_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(["modes", "post_ln", "--svg", str(tmp_path / "modes.svg")]) == 2
-    assert "apt-get install graphviz" in capsys.readouterr().err
+    refused = run_here(SCRIPT, "post_ln", "--output-dir", tmp_path)
+    assert refused.returncode == 2 and "apt-get install graphviz" in refused.stderr
     monkeypatch.setitem(sys.modules, "graphviz", None)
-    monkeypatch.delitem(sys.modules, "residual_hf.analysis.diagrams.diagram")
-    assert main(["modes", "post_ln", "--svg", str(tmp_path / "modes.svg")]) == 2
-    assert "graphviz is not installed: pip install 'residual_hf[diagrams]'" in capsys.readouterr().err
+    refused = run_here(SCRIPT, "post_ln", "--output-dir", tmp_path)
+    assert refused.returncode == 2 and "pip install 'residual_hf[figures]'" in refused.stderr

@@ -1,1 +1,0 @@
-"""Wiring diagrams of modes, from their code."""
