@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from ctypes import byref
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -126,8 +127,9 @@ def multiplications(event: Any) -> int:
     return math.prod(left) * right[1]
 
 
-def training_table(size: str, precision: str, repeats: int, best: float) -> None:
+def training_table(size: str, precision: str, repeats: int, best: float, changed: dict[str, int]) -> None:
     shape, precision = SHAPES[size], cpu_precision(precision)
+    shape = replace(shape, sizes={**shape.sizes, **changed})
     candidate = build_candidate("resi_dual_native", shape, "cpu", seed=1, compiled=False)
     first, *batches = itertools.islice(synthetic_batches(shape, shape.max_tokens, seed=1), repeats + 1)
     with accelerated(candidate.model, precision):
@@ -141,7 +143,8 @@ def training_table(size: str, precision: str, repeats: int, best: float) -> None
         seconds[part_of(event)] += event.self_cpu_time_total / 1e6
         products[part_of(event)] += multiplications(event)
     total = seconds.total()
-    print(f"\n{size}, {precision}, {native.instruction_set()}: {1000 * total / repeats:.0f} ms a step\n")
+    name = ", ".join([size, *(f"{field} {value:,}" for field, value in changed.items())])
+    print(f"\n{name}, {precision}, {native.instruction_set()}: {1000 * total / repeats:.0f} ms a step\n")
     print("| | share of the step | multiplications, relative to the peak |\n|---|---|---|")
     for part in (*PARTS, "the rest"):
         done = f"{products[part] / seconds[part] / best:.2f}" if products[part] else ""
@@ -156,14 +159,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--training", nargs="+", choices=SHAPES, help="shares of a training step of these instead")
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=["fp32"], help="of training")
+    parser.add_argument("--vocab-size", type=int, help="of training (default: that of the shape)")
     options = parser.parse_args()
+    changed = {} if options.vocab_size is None else {"vocab_size": options.vocab_size}
     torch.set_num_threads(1)
     best = peak()
     print(f"peak: {best / 1e9:.1f}e9 multiplications per second in float32")
     if options.training:
         keep_freed_memory()
         for size, precision in itertools.product(options.training, options.precision):
-            training_table(size, precision, options.repeats, best)
+            training_table(size, precision, options.repeats, best, changed)
         return
     for size in options.sizes:
         for dtype in options.dtypes:
