@@ -27,6 +27,7 @@ AUDIO_FILES = (".flac", ".wav", ".ogg", ".mp3")
 SPEC_AUGMENT = {"lb": (1, 27, 1, 100), "ld": (2, 27, 2, 100)}
 """Policies of SpecAugment: bands and their largest width, stretches and their largest length in frames."""
 TOKENIZER_KINDS = ("bpe", "byte_bpe", "unigram", "pretokenized")
+COLUMN = "number of a column of a table, from 1, or its name, or a key"
 
 
 def movable(help: str) -> Any:
@@ -79,12 +80,8 @@ class CorpusSpec(InputSettings):
     split: str = option("train", help="split of the dataset")
     source_lang: str | None = option(None, help="source language; default: that of the recipe")
     target_lang: str | None = option(None, help="target language; default: that of the recipe")
-    source_column: str | int | None = option(
-        None, minimum=1, help="number of a column of a table, from 1, or its name, or a key"
-    )
-    target_column: str | int | None = option(
-        None, minimum=1, help="number of a column of a table, from 1, or its name, or a key"
-    )
+    source_column: str | int | None = option(None, minimum=1, help=COLUMN)
+    target_column: str | int | None = option(None, minimum=1, help=COLUMN)
     skip_empty: bool = option(False, help="drop pairs with an empty side; by default they are an error")
     limit: int | None = option(None, minimum=1, help="read only the first pairs")
     name: str | None = option(None, may_change=True, help="name in logs, metrics and cards; default: the file names")

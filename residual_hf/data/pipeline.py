@@ -114,11 +114,8 @@ def prepare(given: Preparation) -> PreparedData:
             warn_about_overlap(sample, held_out)
             before_cleaning = texts.get("train") or sample
             warn_about_faults({"train": before_cleaning, **held_out}, expected_in(data, given.tokenizer))
-        tokenizer = get_tokenizer(given.tokenizer, data, sample, tags, positions, folder / "tokenizer")
-        encoded = {
-            name: encode_references(corpora, data, tokenizer, name, positions, cache)
-            for name, corpora in references.items()
-        }
+        tokenizer = get_tokenizer(given, sample, tags)
+        encoded = {name: encode_references(given, own, tokenizer, name) for name, own in references.items()}
         if not data.stream:
             options: dict[str, Any] = {"cache_dir": cache, "seed": seed, "max_length": positions}
             encoded["train"] = encode_training(train, data, tokenizer, max_length, **options)
@@ -153,17 +150,13 @@ def joined_subwords(texts: Corpora, tokenizer: PreTrainedTokenizerBase) -> Corpo
 
 
 def encode_references(
-    corpora: Sequence[ParallelCorpus],
-    data: DataSettings,
-    tokenizer: PreTrainedTokenizerBase,
-    name: str,
-    positions: int,
-    cache_dir: Path,
+    given: Preparation, corpora: Sequence[ParallelCorpus], tokenizer: PreTrainedTokenizerBase, name: str
 ) -> EncodedCorpus:
-    """The corpora of `valid` or `test` as one. Raises `InputError` for a text with more tokens than `positions`."""
+    """The corpora of `valid` or `test` as one. Raises `InputError` for a text that is too long for the model."""
+    data, positions = given.data, given.config.max_position_embeddings
     edited = [marked(corpus, placeholders=data.placeholders) for corpus in corpora]
     tagged = [tag_corpus(corpus, data.language_tags) for corpus in edited]
-    encoded = encode_corpus(concatenate(tagged, name), tokenizer, name=name, cache_dir=cache_dir)
+    encoded = encode_corpus(concatenate(tagged, name), tokenizer, name=name, cache_dir=given.folder / "cache")
     for side, lengths in enumerate((encoded.source_lengths, encoded.target_lengths)):
         longest = int(lengths.argmax())
         if lengths[longest] > positions:
@@ -263,24 +256,18 @@ def first_pairs(data: DataSettings) -> Iterator[ParallelCorpus]:
 
 
 def get_tokenizer(
-    settings: TokenizerSettings,
-    data: DataSettings,
-    corpora: Iterable[ParallelCorpus],
-    tags: Sequence[str],
-    positions: int,
-    folder: Path,
-    *,
-    ends: bool = True,
+    given: Preparation, corpora: Iterable[ParallelCorpus], tags: Sequence[str] = (), *, ends: bool = True
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer in `folder`, if there is one; else one as `settings` say, trained on `corpora`, saved there.
+    """The tokenizer of a run, if there is one; else one as its settings say, trained on `corpora`, saved there.
 
     It has an entry for each of `tags`, and `ends` every target.
     """
+    settings, folder = given.tokenizer, given.folder / "tokenizer"
     if folder.exists():
         return AutoTokenizer.from_pretrained(folder)
     train = partial(train_tokenizer, settings=settings, language_tags=tags)
     if settings.path is not None:
-        tokenizer = given_tokenizer(settings.path, settings.kind, data)
+        tokenizer = given_tokenizer(settings.path, settings.kind, given.data)
     elif settings.joint:
         tokenizer = train([line for corpus in corpora for line in corpus.sentences])
     else:
@@ -294,7 +281,7 @@ def get_tokenizer(
     if ends and not ends_text(tokenizer, "text_target"):
         given = f"{settings.path} does not end a text with {tokenizer.eos_token}"
         raise InputError(f"tokenizer.path: {given}, from which a model learns where its texts end")
-    tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, given.config.max_position_embeddings)
     with atomic_folder(folder) as temporary:
         tokenizer.save_pretrained(temporary)
     return tokenizer

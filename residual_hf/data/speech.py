@@ -148,7 +148,7 @@ def prepare_speech(given: Preparation) -> PreparedData:
     with input_errors(f"data.features: {store} cannot be a folder: ", OSError):
         store.mkdir(parents=True, exist_ok=True)
     with PartialState().main_process_first():
-        tokenizer = get_tokenizer(given.tokenizer, data, transcripts, (), positions, folder / "tokenizer")
+        tokenizer = get_tokenizer(given, transcripts)
         digests = {name: hash_recordings(found[name]) for name in names}
         check_same_recordings(digests, folder / "recordings.json")
         files = {name: store / f"{name}-{digests[name][:16]}-{bins}.f32" for name in names}

@@ -21,6 +21,7 @@ from residual_hf.base.files import expanded
 from residual_hf.model.checksums import file_hash
 
 OTHER_ENCODING = "if it is Windows-1252, as of Excel, convert it by `iconv -f WINDOWS-1252 -t UTF-8`"
+STDIN = Path("standard input")
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 """Errors of files that cannot be read, and of damaged compressed ones."""
 
@@ -75,33 +76,25 @@ def uncompressed_name(name: str) -> str:
     return stem if dot + suffix.lower() in COMPRESSIONS else name
 
 
-def _unreadable(path: Path, error: Any, place: str = "") -> InputError:
-    """The error for a file that cannot be read, or not past a place of it."""
-    if isinstance(error, FileNotFoundError):
-        return InputError(f"no such file: {path}")
-    if getattr(error, "errno", None) is not None:
-        return InputError(f"{path}: cannot be read: {error.strerror}")
-    names = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "Zstandard"}
-    return InputError(f"{path}: damaged {names.get(path.suffix, 'compressed')} file{place}: {error}")
-
-
-def _decompressed(raw: BufferedReader, path: Path) -> Any:
-    """An open file, decompressed if its name or its first bytes say how."""
-    start = raw.peek(10)
-    for suffix, (first_bytes, reader) in COMPRESSIONS.items():
-        if path.suffix == suffix or re.match(first_bytes, start):
-            return reader(raw)
-    return raw
-
-
 @contextmanager
-def open_binary(path: Path) -> Iterator[Any]:
-    """Context of a file, decompressed if it is compressed. Raises `InputError` for one that cannot be read."""
+def open_binary(path: Path, place: Callable[[], str] = str) -> Iterator[Any]:
+    """Context of a file, or of `STDIN`, decompressed if its name or its first bytes say how.
+
+    Raises `InputError` for one that cannot be read; `place` says how far it can.
+    """
     try:
-        with path.open("rb") as raw:
-            yield _decompressed(raw, path)
+        with nullcontext(sys.stdin.buffer) if path is STDIN else path.open("rb") as raw:
+            start: bytes = raw.peek(10)  # type: ignore[attr-defined]
+            kinds = COMPRESSIONS.items()
+            readers = (read for suffix, (first, read) in kinds if path.suffix == suffix or re.match(first, start))
+            yield next(readers, lambda raw: raw)(raw)
     except UNREADABLE as error:
-        raise _unreadable(path, error) from error
+        names = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "Zstandard"}
+        fault = f"{path}: damaged {names.get(path.suffix, 'compressed')} file{place()}: {error}"
+        if isinstance(error, OSError) and error.errno is not None:
+            is_missing = isinstance(error, FileNotFoundError)
+            fault = f"no such file: {path}" if is_missing else f"{path}: cannot be read: {error.strerror}"
+        raise InputError(fault) from error
 
 
 def _skip(file: Any, size: int) -> None:
@@ -121,39 +114,31 @@ class LineReader:
     """
 
     def __init__(self, path: str | Path | None, number: int = 0, offset: int = 0):
-        self.path = Path("standard input") if path is None else expanded(path)
-        self._is_stdin = path is None
+        self.path = STDIN if path is None else expanded(path)
         self.number = number
         self.offset = offset
 
     def __iter__(self) -> Iterator[str]:
-        path = self.path
-        try:
-            opened: Any = nullcontext(sys.stdin.buffer) if self._is_stdin else path.open("rb")
-            with opened as raw:
-                file = _decompressed(raw, path)
-                _skip(file, self.offset)
-                for line in iter(partial(file.readline, LONGEST_LINE + 1), b""):
-                    self.number += 1
-                    if len(line) > LONGEST_LINE:
-                        raise InputError(f"{path}: line {self.number} has more than {LONGEST_LINE >> 20} MiB")
-                    self.offset += len(line)
-                    if self.number == 1:
-                        line = line.removeprefix(b"\xef\xbb\xbf")
-                    line = line.removesuffix(b"\n").removesuffix(b"\r")
-                    try:
-                        text, wrong = line.decode("utf-8"), line.find(b"\0")
-                    except UnicodeDecodeError as error:
-                        wrong = error.start
-                    if wrong >= 0:
-                        utf16 = b"\0" in line or (self.number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"))
-                        raise InputError(
-                            f"{path}: line {self.number}, byte {wrong + 1} (0x{line[wrong]:02X}) is not UTF-8 text; "
-                            f"{'the file looks like UTF-16' if utf16 else OTHER_ENCODING}"
-                        )
-                    yield text
-        except UNREADABLE as error:
-            raise _unreadable(path, error, f", cannot be read past line {self.number}") from error
+        with open_binary(self.path, lambda: f", cannot be read past line {self.number}") as file:
+            _skip(file, self.offset)
+            for line in iter(partial(file.readline, LONGEST_LINE + 1), b""):
+                self.number += 1
+                where = f"{self.path}: line {self.number}"
+                if len(line) > LONGEST_LINE:
+                    raise InputError(f"{where} has more than {LONGEST_LINE >> 20} MiB")
+                self.offset += len(line)
+                if self.number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                line = line.removesuffix(b"\n").removesuffix(b"\r")
+                try:
+                    text, wrong = line.decode("utf-8"), line.find(b"\0")
+                except UnicodeDecodeError as error:
+                    wrong = error.start
+                if wrong >= 0:
+                    utf16 = b"\0" in line or (self.number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"))
+                    advice = "the file looks like UTF-16" if utf16 else OTHER_ENCODING
+                    raise InputError(f"{where}, byte {wrong + 1} (0x{line[wrong]:02X}) is not UTF-8 text; {advice}")
+                yield text
 
 
 def iter_lines(path: str | Path | None) -> Iterator[str]:

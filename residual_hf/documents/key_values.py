@@ -8,7 +8,6 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,10 +108,9 @@ def _json_text(text: str, file: str) -> str:
     return json.dumps(text, ensure_ascii="\\u" in file and file.removeprefix("\ufeff").isascii())
 
 
-def _matches(pattern: re.Pattern[str], text: str) -> Iterator[Value]:
-    """The values that the group of a pattern finds."""
-    matches = (match for match in pattern.finditer(text) if match[1])
-    return (Value(unescaped(match[1]), *match.span(1)) for match in matches)
+def _matches(found: Iterable[re.Match[str]]) -> Iterator[Value]:
+    """The values that the group of a pattern has found."""
+    return (Value(unescaped(match[1]), *match.span(1)) for match in found if match[1])
 
 
 def unescaped(text: str) -> str:
@@ -147,7 +145,10 @@ JAVA = ("ascii", "iso-8859-1")
 codecs.register_error("java", _as_java)
 KINDS: dict[str, tuple[Callable[[str], Iterator[Value]], Callable[[str, str], str]]] = {
     **dict.fromkeys((".json", ".arb"), (_json_values, _json_text)),
-    ".properties": (partial(_matches, PROPERTY), lambda text, file: "\\" * text.startswith(" ") + escaped(text)),
-    ".strings": (partial(_matches, APPLE), lambda text, file: escaped(text).replace('"', '\\"')),
+    ".properties": (
+        lambda text: _matches(PROPERTY.finditer(text)),
+        lambda text, file: "\\" * text.startswith(" ") + escaped(text),
+    ),
+    ".strings": (lambda text: _matches(APPLE.finditer(text)), lambda text, file: escaped(text).replace('"', '\\"')),
     ".ini": (_ini_values, lambda text, file: " ".join(text.splitlines())),
 }

@@ -116,9 +116,7 @@ def test_accelerate_shards_batches_and_passes_the_epoch_on():
     for rank in range(2):
         loader = prepare_data_loader(
             DataLoader(
-                features,
-                batch_sampler=TokenBudgetSampler(sources, targets, 200),
-                collate_fn=Seq2SeqCollator(1, 2),
+                features, batch_sampler=TokenBudgetSampler(sources, targets, 200), collate_fn=Seq2SeqCollator(1, 2)
             ),
             num_processes=2,
             process_index=rank,

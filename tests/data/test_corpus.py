@@ -173,8 +173,7 @@ def test_bad_jsonl(tmp_path, second_line, message):
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
-    [({"source_lang": "en"}, "target_lang: missing"), ({}, "source_lang: missing")],
+    ("fields", "message"), [({"source_lang": "en"}, "target_lang: missing"), ({}, "source_lang: missing")]
 )
 def test_records_are_not_read_without_their_languages(tmp_path, fields, message):
     (tmp_path / "a.jsonl").write_text('{"translation": {"en": "a", "de": "b"}}\n', encoding="utf-8")

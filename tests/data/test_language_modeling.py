@@ -58,12 +58,7 @@ BLOCKS = {  # by fairseq's TokenBlockDataset with 6 tokens per sample, each row 
         [END, 16, 17, 18, 19, END, END],
         [END, END, 20, END],
     ],
-    "complete_doc": [
-        [END, 10, 11, 12, END, 13, END],
-        [END, 14, 15, END],
-        [END, 16, 17, 18, 19, END],
-        [END, 20, END],
-    ],
+    "complete_doc": [[END, 10, 11, 12, END, 13, END], [END, 14, 15, END], [END, 16, 17, 18, 19, END], [END, 20, END]],
     "eos": [[END, *line] for line in LINES],
 }
 

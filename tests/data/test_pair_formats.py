@@ -105,6 +105,10 @@ def text(path, content):
     return path
 
 
+def pair_of(file):
+    return PairReader(CorpusSpec(file=file, source_lang="en", target_lang="de")).take()
+
+
 KEYED = [{"id": 1, "de": target, "en": source} for source, target in PAIRS]
 NESTED = [{"translation": {"en": source, "de": target}} for source, target in PAIRS]
 NUMBERED = [("id", "de", "en"), *((i, target, source) for i, (source, target) in enumerate(PAIRS))]
@@ -139,8 +143,7 @@ def test_the_same_pairs_are_read_from_every_format(make, tmp_path):
 
 def test_delimiters_in_quotes_are_text(tmp_path):
     file = text(tmp_path / "a.csv", '"so, ""well"", yes";"ja"\n"no";"nein, nein"\n')
-    pairs = PairReader(CorpusSpec(file=file, source_lang="en", target_lang="de")).take()
-    assert pairs == [('so, "well", yes', "ja"), ("no", "nein, nein")]
+    assert pair_of(file) == [('so, "well", yes', "ja"), ("no", "nein, nein")]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +163,7 @@ def test_other_names_and_delimiters(tmp_path, name, content):
 def test_columns_are_chosen_by_name_or_number(tmp_path):
     file = table(tmp_path / "a.csv", [("id", "English text", "Deutsch"), *((1, *pair) for pair in PAIRS)])
     with pytest.raises(InputError, match="has 3 columns, whose names are not those of the languages; set "):
-        PairReader(CorpusSpec(file=file, source_lang="en", target_lang="de")).take()
+        pair_of(file)
     languages = {"source_lang": "en", "target_lang": "de"}
     named = CorpusSpec(file=file, source_column="English text", target_column="Deutsch", **languages)
     assert PairReader(named).take() == PAIRS
@@ -218,7 +221,7 @@ def test_what_cannot_be_read_is_named(tmp_path, monkeypatch, name, content, mess
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=message):
-        PairReader(CorpusSpec(file=path, source_lang="en", target_lang="de")).take()
+        pair_of(path)
 
 
 def test_a_workbook_is_limited_before_it_is_unpacked(tmp_path, monkeypatch):
@@ -257,17 +260,14 @@ def test_small_parquet_files_of_large_texts_are_refused_in_little_memory(tmp_pat
     assert path.stat().st_size < 60_000
     before = pa.default_memory_pool().max_memory()
     with pytest.raises(InputError, match=message):
-        PairReader(CorpusSpec(file=path, source_lang="en", target_lang="de")).take()
+        pair_of(path)
     assert pa.default_memory_pool().max_memory() <= before + 2**25
 
 
 def test_long_texts_of_parquet_files_are_read_a_few_at_a_time(tmp_path, monkeypatch):
     rows = [{"en": f"{number}" * 40, "de": "b", "image": b"x" * 100, "tags": ["y"] * 50} for number in range(30)]
     monkeypatch.setattr(pair_formats, "LONGEST_LINE", 100)
-    pairs = PairReader(
-        CorpusSpec(file=parquet(tmp_path / "a.parquet", rows), source_lang="en", target_lang="de")
-    ).take()
-    assert pairs == [(row["en"], "b") for row in rows]
+    assert pair_of(parquet(tmp_path / "a.parquet", rows)) == [(row["en"], "b") for row in rows]
 
 
 def test_long_names_of_columns_are_compared_in_linear_time(tmp_path):
@@ -304,7 +304,7 @@ def with_sheet(folder, sheet):
 def test_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "polib", None)
     with pytest.raises(InputError, match=r"polib is not installed: pip install 'residual_hf\[documents\]'"):
-        PairReader(CorpusSpec(file=FILES["po"](tmp_path), source_lang="en", target_lang="de")).take()
+        pair_of(FILES["po"](tmp_path))
 
 
 def test_units_that_were_read_are_forgotten(tmp_path):
@@ -351,10 +351,6 @@ def units(path, source, target):
     if "dataRef" in source:
         unit = f'<unit><originalData><data id="d">{{0}}</data></originalData><segment>{pair}</segment></unit>'
     return text(path, f'<xliff srcLang="en" trgLang="de">{unit}</xliff>')
-
-
-def pair_of(file):
-    return PairReader(CorpusSpec(file=file, source_lang="en", target_lang="de")).take()
 
 
 @pytest.mark.parametrize("suffix", [".tmx", ".sdlxliff"])

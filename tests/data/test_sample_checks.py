@@ -58,10 +58,7 @@ FAULTS = {
         lambda c: sides(c, targets=[FRENCH[: len(t)] if i % 5 < 3 else t for i, t in enumerate(c.targets)]),
         r"^[3-8]\d% of the target look like fr, not de$",
     ),
-    "another language": (
-        lambda c: replace(c, source_lang="fr"),
-        "100% of the source look like en, not fr",
-    ),
+    "another language": (lambda c: replace(c, source_lang="fr"), "100% of the source look like en, not fr"),
     "another language, by a long code": (
         lambda c: replace(c, source_lang="fra_Latn", target_lang="deu_Latn"),
         "100% of the source look like en, not fr",

@@ -9,7 +9,7 @@ pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("polib", reason="the extra [documents] is not installed")
 
 import polib
-from support.documents import upper_cased
+from support.documents import upper_cased, upper_text
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import read_xml
@@ -69,8 +69,7 @@ def changed_lines(before, after):
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
 def test_only_empty_messages_of_a_catalogue_change(tmp_path, monkeypatch, end):
     content = PO.replace("\n", end)
-    (tmp_path / "a.po").write_bytes(content.encode())
-    written = upper_cased(monkeypatch, tmp_path / "a.po").read_bytes().decode()
+    written = upper_text(monkeypatch, tmp_path / "a.po", content)
     assert written.count("\r") == content.count("\r")
     expected = [line for pair in FILLED.items() for line in (f"- {pair[0]}", f"+ {pair[1]}")]
     assert sorted(changed_lines(content, written)) == sorted(expected)
@@ -97,9 +96,9 @@ def test_a_catalogue_keeps_its_encoding(tmp_path, monkeypatch):
 
 
 def test_an_empty_message_may_have_several_lines(tmp_path, monkeypatch):
-    (tmp_path / "a.po").write_text('msgid "a"\nmsgstr ""\n"" \n  ""\n\nmsgid "b"\nmsgstr ""\n""\n"done"\n')
-    written = upper_cased(monkeypatch, tmp_path / "a.po").read_text()
-    assert written == 'msgid "a"\nmsgstr "A"\n\nmsgid "b"\nmsgstr ""\n""\n"done"\n'
+    second = 'msgid "b"\nmsgstr ""\n""\n"done"\n'
+    written = upper_text(monkeypatch, tmp_path / "a.po", f'msgid "a"\nmsgstr ""\n"" \n  ""\n\n{second}')
+    assert written == f'msgid "a"\nmsgstr "A"\n\n{second}'
 
 
 CHOICES = [
@@ -116,8 +115,7 @@ def test_texts_of_choices_are_translated(tmp_path, monkeypatch):
         "NO CHOICE: {N, PLURAL, ONE {",
     ]
     text = "".join(f'msgid "{text}"\nmsgstr ""\n\n' for text in CHOICES)
-    (tmp_path / "a.po").write_text(text)
-    written = upper_cased(monkeypatch, tmp_path / "a.po").read_text()
+    written = upper_text(monkeypatch, tmp_path / "a.po", text)
     assert written == "".join(f'msgid "{old}"\nmsgstr "{new}"\n\n' for old, new in zip(CHOICES, expected, strict=True))
 
 
@@ -134,8 +132,7 @@ def test_texts_of_choices_are_translated(tmp_path, monkeypatch):
 )
 def test_tags_and_choices_in_the_text_of_xliff(tmp_path, monkeypatch, source, expected):
     start = '<xliff version="1.2"><file><trans-unit id="1"><source>'
-    (tmp_path / "a.xlf").write_text(f"{start}{source}</source></trans-unit></file></xliff>")
-    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    written = upper_text(monkeypatch, tmp_path / "a.xlf", f"{start}{source}</source></trans-unit></file></xliff>")
     assert re.search("<target[^>]*>(.*)</target>", written)[1] == expected
     assert f"{start}{source}</source>" in written
 
@@ -161,8 +158,7 @@ XLIFF_2 = """<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" 
 
 
 def test_only_empty_targets_of_xliff_1_change(tmp_path, monkeypatch):
-    (tmp_path / "a.xlf").write_text(XLIFF_1)
-    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    written = upper_text(monkeypatch, tmp_path / "a.xlf", XLIFF_1)
     state = 'state="needs-review-translation" state-qualifier="mt-suggestion"'
     second = 'SEE <g id="1">TWO <x id="2"/> BIRDS</g> &amp; <ph id="3" equiv-text="{n}"/> CATS NOW</target>'
     source = XLIFF_1.replace('"en"', '"en" target-language="de"')
@@ -172,8 +168,7 @@ def test_only_empty_targets_of_xliff_1_change(tmp_path, monkeypatch):
 
 
 def test_only_empty_targets_of_xliff_2_change(tmp_path, monkeypatch):
-    (tmp_path / "a.xliff").write_text(XLIFF_2)
-    written = upper_cased(monkeypatch, tmp_path / "a.xliff").read_text()
+    written = upper_text(monkeypatch, tmp_path / "a.xliff", XLIFF_2)
     expected = XLIFF_2.replace("runs</source>", 'runs</source><target>A <pc id="1">DOG</pc> RUNS</target>')
     expected = expected.replace("<segment><source>a", '<segment state="translated"><source>a')
     expected = expected.replace('srcLang="en"', 'srcLang="en" trgLang="de"')
@@ -186,8 +181,7 @@ def test_white_space_that_xliff_preserves_stays(tmp_path, monkeypatch, version):
     unit = f'<trans-unit xml:space="preserve"><source>{source}</source></trans-unit>'
     if version == "2.0":
         unit = f'<segment><source xml:space="preserve">{source}</source></segment>'
-    (tmp_path / "a.xlf").write_text(f'<xliff version="{version}"><unit>{unit}</unit></xliff>')
-    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    written = upper_text(monkeypatch, tmp_path / "a.xlf", f'<xliff version="{version}"><unit>{unit}</unit></xliff>')
     space = "" if version == "1.2" else ' xml:space="preserve"'
     assert re.search(f"<target{space}[^>]*>  ONE  <g>X\n  TWO</g>\n</target>", written)
 
@@ -197,8 +191,7 @@ def test_segments_of_xliff_1_are_filled(tmp_path, monkeypatch):
     empty = '<mrk mtype="seg" mid="0"/> <mrk mtype="seg" mid="1"/>'
     unit = f"<trans-unit><source>one. Two {{n}}.</source><seg-source>{text}</seg-source>%s</trans-unit>"
     content = f"<xliff version='1.2'>{unit % f'<target>{empty}</target>'}{unit % ''}</xliff>"
-    (tmp_path / "a.xlf").write_text(content)
-    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    written = upper_text(monkeypatch, tmp_path / "a.xlf", content)
     assert written.count(f">{text.replace('one', 'ONE').replace('Two', 'TWO')}</target>") == 2
 
 
@@ -358,8 +351,7 @@ def test_translations_of_xliff_to_review_are_chosen(tmp_path):
     ],
 )
 def test_copies_of_the_source_are_translated(tmp_path, monkeypatch, unit):
-    (tmp_path / "a.xlf").write_text(f"<xliff>{unit}{unit.replace('>one</t', '>two</t')}</xliff>")
-    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    written = upper_text(monkeypatch, tmp_path / "a.xlf", f"<xliff>{unit}{unit.replace('>one</t', '>two</t')}</xliff>")
     assert written.count(">ONE</target>") == written.count(">two</target>") == 1
 
 
@@ -389,8 +381,7 @@ def test_the_start_and_the_end_of_a_span_stay_around_its_text(tmp_path, source, 
 def test_texts_in_codes_stay_and_are_named(tmp_path, monkeypatch, caplog, end):
     code = "<ph id='1'>x <sub>the owl</sub></ph>"
     before = f"<xliff version='1.2'><trans-unit id='1'>{end}<source>go {code}</source>{end}</trans-unit></xliff>{end}"
-    (tmp_path / "a.xlf").write_bytes(before.encode())
-    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_bytes().decode()
+    written = upper_text(monkeypatch, tmp_path / "a.xlf", before)
     assert re.sub(r"\s*<target.*?</target>", "", written.replace('"', "'")) == before
     assert "a.xlf: 1 texts in codes (<sub>) stay" in caplog.text
 
@@ -399,8 +390,9 @@ def test_texts_in_codes_stay_and_are_named(tmp_path, monkeypatch, caplog, end):
 def test_text_that_xliff_protects_stays(tmp_path, monkeypatch, mark):
     source = f'by <mrk {mark}>Brand <pc id="1">name</pc></mrk> now'
     units = f'<unit translate="yes"><segment><source>{source}</source></segment></unit>'
-    (tmp_path / "a.xlf").write_text(f'<xliff version="2.0"><group translate="no">{units}</group></xliff>')
-    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    written = upper_text(
+        monkeypatch, tmp_path / "a.xlf", f'<xliff version="2.0"><group translate="no">{units}</group></xliff>'
+    )
     assert f"<target>{source.replace('by', 'BY').replace('now', 'NOW')}</target>" in written
 
 

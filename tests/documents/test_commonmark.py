@@ -10,7 +10,7 @@ pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("markdown_it", reason="the extra [documents] is not installed")
 
 from markdown_it import MarkdownIt
-from support.documents import rewritten, upper_cased
+from support.documents import rewritten, upper_cased, upper_text
 
 from residual_hf.documents.translation import read_document
 
@@ -118,8 +118,7 @@ def test_what_is_no_mark_is_escaped_only_where_it_would_be_one(tmp_path, source,
     ],
 )
 def test_citations_stay(tmp_path, monkeypatch, source, expected):
-    (tmp_path / "a.md").write_text(source)
-    assert upper_cased(monkeypatch, tmp_path / "a.md").read_text() == expected
+    assert upper_text(monkeypatch, tmp_path / "a.md", source) == expected
 
 
 def test_a_reference_keeps_its_label(tmp_path, monkeypatch):

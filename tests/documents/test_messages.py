@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("translate", reason="the extra [documents] is not installed")
 
-from support.documents import changed_by_identity, upper_cased, with_marks
+from support.documents import changed_by_identity, upper_cased, upper_text, with_marks
 
 from residual_hf.base.errors import InputError
 from residual_hf.documents.catalogues import CatalogueOptions
@@ -141,14 +141,12 @@ def test_comments_in_a_text_are_not_read(name, text, tmp_path, monkeypatch):
 )
 def test_escapes_of_android_say_what_is_text(text, written, tmp_path, monkeypatch):
     content = '<resources>\n    <string name="a">%s</string>\n</resources>\n'
-    (tmp_path / "a.xml").write_text(content % text)
-    assert upper_cased(monkeypatch, tmp_path / "a.xml").read_text() == content % written
+    assert upper_text(monkeypatch, tmp_path / "a.xml", content % text) == content % written
 
 
 def test_placeholders_of_browsers_stay(tmp_path, monkeypatch):
     content = '{"a": {"message": "Hello %s, %s", "placeholders": {"user": {"content": "$1"}}}}'
-    (tmp_path / "messages.json").write_text(content % ("$user_1$", "you owe $1 and $$5"))
-    written = upper_cased(monkeypatch, tmp_path / "messages.json").read_text()
+    written = upper_text(monkeypatch, tmp_path / "messages.json", content % ("$user_1$", "you owe $1 and $$5"))
     assert written == content.replace("Hello", "HELLO") % ("$user_1$", "YOU OWE $1 AND $$5")
 
 
@@ -161,13 +159,13 @@ def test_placeholders_of_browsers_stay(tmp_path, monkeypatch):
 )
 def test_starts_and_nulls_of_yaml_stay(content, tmp_path, monkeypatch):
     before, expected = with_marks(content)
-    (tmp_path / "a.yml").write_text(before)
-    assert upper_cased(monkeypatch, tmp_path / "a.yml").read_text() == expected
+    assert upper_text(monkeypatch, tmp_path / "a.yml", before) == expected
 
 
 def test_texts_of_yaml_with_a_tag_stay_and_are_named(tmp_path, monkeypatch, caplog):
-    (tmp_path / "a.yml").write_text("a: !include the owl\nb: one\n")
-    assert upper_cased(monkeypatch, tmp_path / "a.yml").read_text() == "a: !include the owl\nb: ONE\n"
+    assert (
+        upper_text(monkeypatch, tmp_path / "a.yml", "a: !include the owl\nb: one\n") == "a: !include the owl\nb: ONE\n"
+    )
     assert "a.yml: 1 texts that have a tag, such as !include, stay" in caplog.text
 
 
@@ -287,8 +285,7 @@ def test_options_of_catalogues_are_refused_elsewhere(tmp_path):
 
 
 def test_keys_of_json_that_occur_twice_stay(tmp_path, monkeypatch):
-    (tmp_path / "a.json").write_text('{"a": "one", "a": "two"}')
-    written = upper_cased(monkeypatch, tmp_path / "a.json").read_text()
+    written = upper_text(monkeypatch, tmp_path / "a.json", '{"a": "one", "a": "two"}')
     assert json.loads(written, object_pairs_hook=list) == [("a", "ONE"), ("a", "TWO")]
 
 

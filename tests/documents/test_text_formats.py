@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("markdown_it", reason="the extra [documents] is not installed")
 
-from support.documents import UpperCase, rewritten, upper_cased, with_marks
+from support.documents import UpperCase, rewritten, upper_cased, upper_text, with_marks
 
 from residual_hf.base.errors import InputError
 from residual_hf.documents import document, translation
@@ -123,8 +123,7 @@ REWRITTEN = [
     ("name", "content", "expected"), [*((name, *with_marks(text)) for name, text in MARKED), *REWRITTEN]
 )
 def test_only_text_changes(tmp_path, monkeypatch, name, content, expected):
-    (tmp_path / name).write_bytes(content.encode())
-    assert upper_cased(monkeypatch, tmp_path / name).read_bytes().decode() == expected
+    assert upper_text(monkeypatch, tmp_path / name, content) == expected
     same = rewritten(monkeypatch, tmp_path / name).read_bytes().decode().upper()
     assert same == (content.replace("\r", "\n") if name.endswith((".srt", ".vtt")) else expected).upper()
 
@@ -202,8 +201,7 @@ def test_the_language_of_a_page_is_that_of_its_translation(tmp_path, monkeypatch
         '<!DOCTYPE html><html xml:lang="{0}-GB" lang=\'{0}\'><p title="set lang=en" LANG=fr>OUI <i lang={0}>A</i> '
         '<code lang=en>x</code> <a hreflang="en">B</a></p><p translate=no lang=en>name</p></html>'
     )
-    (tmp_path / "a.html").write_text(page.format("en"))
-    assert upper_cased(monkeypatch, tmp_path / "a.html").read_text() == page.format("de").replace("de-GB", "de")
+    assert upper_text(monkeypatch, tmp_path / "a.html", page.format("en")) == page.format("de").replace("de-GB", "de")
     monkeypatch.delattr(UpperCase.model.config, "source_lang")
     assert upper_cased(monkeypatch, tmp_path / "a.html", overwrite=True).read_text() == page.format("en")
 
@@ -240,6 +238,5 @@ def test_work_is_bounded(tmp_path, monkeypatch, caplog):
     expected = (tmp_path / "a.srt").read_text().replace("x", "X")
     assert upper_cased(monkeypatch, tmp_path / "a.srt").read_text() == expected
     monkeypatch.setattr(translation, "MOST_ELEMENTS", 10)
-    (tmp_path / "a.md").write_text("*a* " * 11 + "\n\nb\n")
-    assert upper_cased(monkeypatch, tmp_path / "a.md").read_text() == "*a* " * 11 + "\n\nB\n"
+    assert upper_text(monkeypatch, tmp_path / "a.md", "*a* " * 11 + "\n\nb\n") == "*a* " * 11 + "\n\nB\n"
     assert "a.md: 1 paragraphs of more than 10 elements stay" in caplog.text

@@ -7,14 +7,7 @@ from sacrebleu.metrics import BLEU
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.evaluation.metrics import EvaluationSettings, detokenize
-from residual_hf.evaluation.scorer import (
-    Scorer,
-    by_corpus,
-    full_report,
-    make_scorers,
-    mean_figures,
-    mean_of_reports,
-)
+from residual_hf.evaluation.scorer import Scorer, by_corpus, full_report, make_scorers, mean_figures, mean_of_reports
 
 RAW = ["I don't know, do you?", '"Tom & Anna" left at 5 o\'clock.', "A well-known song (of hers)."]
 MOSES = [

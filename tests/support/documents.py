@@ -50,6 +50,12 @@ def upper_cased(
     return target
 
 
+def upper_text(monkeypatch: Any, source: Path, content: str) -> str:
+    """The content of a document that is written, and translated into upper case."""
+    source.write_bytes(content.encode())
+    return upper_cased(monkeypatch, source).read_bytes().decode()
+
+
 def with_marks(text: str) -> tuple[str, str]:
     """A text without the marks « and », and with what is between them in upper case, as it is translated here."""
     return re.sub("[«»]", "", text), re.sub("«(.*?)»", lambda found: found[1].upper(), text)
