@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import check_output_file, write_atomically
 
 from .arguments import Verb, add_overwrite
@@ -21,7 +21,7 @@ def run_modes(options: argparse.Namespace) -> None:
 
     if options.svg is not None and not options.names:
         raise InputError("--svg: name the modes to draw, as in `residual-hf modes post_ln pre_ln --svg FILE`")
-    try:
+    with input_errors("", ValueError):
         if options.svg is not None:
             from residual_hf.analysis.diagrams.diagram import draw_modes
 
@@ -34,8 +34,6 @@ def run_modes(options: argparse.Namespace) -> None:
             print("\n\n".join(describe_mode(name, targets_of(name)) for name in options.names))
         else:
             print(modes_table())
-    except ValueError as error:
-        raise InputError(str(error)) from error
 
 
 def add_report(report: argparse.ArgumentParser) -> None:
