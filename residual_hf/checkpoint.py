@@ -107,6 +107,7 @@ def load_checkpoint(
     *,
     trust_remote_code: bool = False,
     classes: Sequence[type] = (ResidualForConditionalGeneration,),
+    other_families: bool = True,
 ) -> tuple[Any, Any]:
     """Load a model and its tokenizer from a folder of a model or a run, or the Hub.
 
@@ -118,7 +119,8 @@ def load_checkpoint(
     """
     where = f"model {name}"
     checks.check_presence(name := model_folder(name), where)
-    try:
+    missing = "" if Path(name).exists() else "no such folder, and as a name on the Hub "
+    with input_errors(f"{where}: {missing}cannot be loaded: ", *UNREADABLE, RuntimeError, SafetensorError):
         values, _ = PreTrainedConfig.get_config_dict(name)
         ours = values.get("model_type") == ResidualConfig.model_type
         foreign_code = trust_remote_code and not ours  # of ours, only the modes come from a checkpoint
@@ -130,21 +132,16 @@ def load_checkpoint(
                 import_saved_modes(name)
             if Path(name).is_dir():
                 checks.check_shapes_before_loading(Path(name), cls, values)
-        if ours and cls not in classes:
-            allowed = " or ".join(accepted.__name__ for accepted in classes)
-            raise InputError(f"{where}: a {cls.__name__}, must be a {allowed}")
+        if not (cls in classes if ours else other_families):
+            given = cls.__name__ if ours else f"{values.get('model_type')} model"
+            raise InputError(f"{where}: a {given}, must be a {' or '.join(each.__name__ for each in classes)}")
         model, report = auto_class.from_pretrained(
             name, trust_remote_code=foreign_code, ignore_mismatched_sizes=ours, output_loading_info=True
         )
-    except InputError:
-        raise
-    except (*UNREADABLE, RuntimeError, SafetensorError) as error:
-        missing = "" if Path(name).exists() else "no such folder, and as a name on the Hub "
-        raise InputError(f"{where}: {missing}cannot be loaded: {error}") from error
     tokenizer = checks.load_tokenizer(name, where, trust_remote_code=foreign_code)
-    checks.check_differences(
-        where, report["missing_keys"], report["unexpected_keys"] if ours else (), report["mismatched_keys"]
-    )
+    unknown = report["unexpected_keys"] if ours else ()
+    problem = f"{where}: {checks.NO_MATCH}"
+    checks.check_differences(problem, report["missing_keys"], unknown, report["mismatched_keys"])
     checks.check_finite(where, model.named_parameters())
     if model.can_generate():
         checks.check_generation_fields(vars(model.generation_config), f"{where}: generation config")

@@ -13,25 +13,42 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoTokenizer, GenerationConfig
 
 from residual_hf._version import __version__
-from residual_hf.base.errors import InputError, InputSettings, input_errors, is_panic
+from residual_hf.base.errors import InputError, InputSettings, fields_of, input_errors, is_panic, refuse_if
 from residual_hf.base.files import read_json, read_text
 from residual_hf.base.model_folders import check_model_files
 from residual_hf.model import self_contained, tokenization_residual
 from residual_hf.model.checksums import of_model, of_training, refuse_damage
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.options import TYPE_NAMES, from_mapping, option, shortened
+from residual_hf.model.options import from_mapping, option, shortened
 
 WEIGHT_FILES = WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 TOKENIZER_MAP = {"AutoTokenizer": ["tokenization_residual.ResidualTokenizer", None]}  # of two vocabularies
-NOT_FIELDS = {"auto_map", "custom_pipelines", "model_type", "prefix", "quantization_config", "task_specific_params"}
-NOT_CHECKED = {"prefix": str, "quantization_config": dict, "task_specific_params": dict}  # by `ResidualConfig`
+NOT_FIELDS = {"auto_map", "custom_pipelines", "model_type"}
 OF_TRANSFORMERS = {"_name_or_path", "_commit_hash", "_attn_implementation_autoset"}  # of its older versions, unused
 IMPLEMENTATION = re.compile(r"_?(attn|experts)_implementation(_internal)?")
 UNREADABLE = (  # of Transformers
     *(OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, ImportError, StrictDataclassError),
 )
 SHOWN = 5  # weights in an error message
+NO_MATCH = "the weights do not match config.json"
+
+
+@dataclass(frozen=True)
+class OtherFields(InputSettings):
+    """The fields of `config.json` that `ResidualConfig` does not check."""
+
+    prefix: str | None = None
+    quantization_config: dict | None = None
+    task_specific_params: dict | None = None
+    dtype: str | None = None
+
+    def check(self) -> None:
+        found = getattr(torch, self.dtype or "float32", torch.float32)  # other names are refused by Transformers
+        self.require(isinstance(found, torch.dtype), "dtype", "the name of a type of PyTorch")
+        tasks = (self.task_specific_params or {}).values()
+        is_right = all(isinstance(task, dict) and isinstance(task.get("prefix") or "", str) for task in tasks)
+        self.require(is_right, "task_specific_params", "mappings with text as prefix")
 
 
 @dataclass(frozen=True)
@@ -43,11 +60,6 @@ class Watermark(InputSettings):
     hashing_key: int = 15485863
     seeding_scheme: Literal["lefthash", "selfhash"] = "lefthash"
     context_width: int = option(1, minimum=1)
-
-
-def fields_of(kind: Any, names: str, **bounds: Any) -> list[tuple[str, Any, Any]]:
-    """Fields of the same type and bounds, None by default, for `make_dataclass`."""
-    return [(name, kind | None, option(None, **bounds)) for name in names.split()]
 
 
 GenerationFields: Any = make_dataclass(  # those fields of a generation config that a search reads
@@ -109,27 +121,16 @@ def check_undamaged(folder: Path, *, model: bool = True) -> None:
 
 def check_fields(values: dict[str, Any], where: object) -> None:
     """Refuse fields that would be ignored: those of a newer version change what the model computes."""
-    known = {field.name for field in dataclasses.fields(ResidualConfig)} | {*ResidualConfig.attribute_map, *NOT_FIELDS}
-    unknown = sorted(values.keys() - known - OF_TRANSFORMERS)
+    known, others = ({field.name for field in dataclasses.fields(cls)} for cls in (ResidualConfig, OtherFields))
+    unknown = sorted(
+        values.keys() - known - others - ResidualConfig.attribute_map.keys() - NOT_FIELDS - OF_TRANSFORMERS
+    )
     if unknown:
         raise InputError(
             f"{where}: residual_hf {__version__} does not know the fields {', '.join(unknown)}: upgrade "
             "residual_hf if a newer version saved the model, otherwise remove them"
         )
-
-    for name, kind in NOT_CHECKED.items():
-        if values.get(name) is not None and not isinstance(values[name], kind):
-            raise InputError(f"{where}: {name} is {shortened(repr(values[name]))}, must be {TYPE_NAMES[kind]}")
-    dtype = values.get("dtype", "float32")
-    is_type = isinstance(dtype, str) and isinstance(getattr(torch, dtype, torch.float32), torch.dtype)
-    if dtype is not None and not is_type:  # other names are refused by Transformers
-        raise InputError(f"{where}: dtype is {shortened(repr(dtype))}, must be the name of a type of PyTorch")
-    for task, settings in (values.get("task_specific_params") or {}).items():
-        if not isinstance(settings, dict) or not isinstance(settings.get("prefix") or "", str):
-            shown = shortened(repr(settings))
-            raise InputError(
-                f"{where}: task_specific_params: {task} is {shown}, must be a mapping with text as prefix"
-            )
+    from_mapping(OtherFields, {name: values[name] for name in others & values.keys()}, f"{where}: ")
 
 
 def check_implementations(values: Any, where: object) -> None:
@@ -178,17 +179,14 @@ def check_shapes_before_loading(folder: Path, cls: type, values: dict[str, Any])
         layers = (re.match(rf"model\.{stack}\.layers\.(\d+)\.", name) for name in found)
         sizes[f"{stack}_layers"] = 1 + max((int(layer[1]) for layer in layers if layer), default=-1)
     for name, size in sizes.items():
-        if getattr(config, name) != size:
-            raise InputError(
-                f"{folder}: the weights do not match config.json; {name} is {getattr(config, name)}, but the weights "
-                f"have {size}"
-            )
+        if (given := getattr(config, name)) != size:
+            raise InputError(f"{folder}: config.json: {name} is {given}, but the weights have {size}")
     with torch.device("meta"):
         model = cls(config)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     tied = model.all_tied_weights_keys.keys()
     check_differences(
-        folder,
+        f"{folder}: {NO_MATCH}",
         missing=expected.keys() - found.keys() - tied,
         unknown=found.keys() - expected.keys() - tied,
         mismatched=[(k, found[k], expected[k]) for k in sorted(found.keys() & expected) if found[k] != expected[k]],
@@ -208,14 +206,9 @@ def weight_shapes(folder: Path) -> tuple[list[str], dict[str, tuple[int, ...]]]:
         path = folder / name
         if not path.is_file():
             raise InputError(f"{path}: no such file; save the weights as safetensors with save_checkpoint")
-        try:
-            with safe_open(path, "pt") as file:
-                shapes |= {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise InputError(
-                f"{path}: damaged or truncated ({error}); copy or download the file again "
-                f"({path.stat().st_size} bytes)"
-            ) from error
+        damaged = f"{path}: damaged or truncated ({path.stat().st_size} bytes); copy or download the file again: "
+        with input_errors(damaged, SafetensorError, OSError), safe_open(path, "pt") as file:
+            shapes |= {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     return [*names, *([INDEX] if names != [WEIGHTS] else [])], shapes
 
 
@@ -227,53 +220,50 @@ def check_finite(where: object, weights: Iterable[tuple[str, torch.Tensor]]) -> 
 
 
 def check_differences(
-    where: object,
+    problem: str,
     missing: Iterable[str],
     unknown: Iterable[str],
     mismatched: Iterable[tuple[str, Iterable[int], Iterable[int]]],
 ) -> None:
-    """Raise `InputError` for weights that do not match the config; `mismatched` holds (name, shape, right shape)."""
+    """Raise `InputError` for weights that are not those of a model; `mismatched` holds (name, shape, right shape)."""
     shapes = [f"{name} {tuple(found)} instead of {tuple(expected)}" for name, found, expected in mismatched]
     differences = {"missing": sorted(missing), "unknown": sorted(unknown), "of another shape": shapes}
     parts = [f"{kind}: {_shortened(names)}" for kind, names in differences.items() if names]
     if parts:
-        raise InputError(f"{where}: the weights do not match config.json; {'; '.join(parts)}")
+        raise InputError(f"{problem}; {'; '.join(parts)}")
 
 
 def _shortened(names: list[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    return ", ".join(map(shortened, names[:SHOWN])) + more
 
 
 def load_tokenizer(name: str | Path, where: object, **options: Any) -> Any:
     try:
-        return AutoTokenizer.from_pretrained(name, **options)
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
     except BaseException as error:  # the tokenizers library raises nothing narrower, and panics
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         is_missing = Path(name).is_dir() and not Path(name, "tokenizer.json").exists()
         reason = "tokenizer.json is missing: " * is_missing + " ".join(str(error).split())
         raise InputError(f"{where}: the tokenizer cannot be loaded: {reason}") from error
+    if not isinstance(tokenizer.model_max_length, (int, float)):
+        raise InputError(f"{where}: tokenizer_config.json: model_max_length is {tokenizer.model_max_length!r}")
+    return tokenizer
 
 
 def check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> None:
     check_vocabulary_size(tokenizer, config.vocab_size, config.decoder_vocab_size, where)
-    check_longest(tokenizer, where)
     ids = tokenizer("")["input_ids"]
     if getattr(tokenizer, "known_tokens", None) is None:  # beyond these, tokens are unknown
         ids = [*ids, *tokenizer.get_vocab().values()]
-    largest = max(ids, default=0)
-    if largest >= config.vocab_size:
-        raise InputError(f"{where}: the tokenizer has a token of id {largest}, must be below {config.vocab_size}")
+    largest, limit = max(ids, default=0), config.vocab_size
+    problems = {f"{where}: the tokenizer has a token of id {largest}, must be below {limit}": largest >= limit}
     for name in ("pad_token_id", "eos_token_id"):
         expected, found = getattr(config, name), getattr(tokenizer, name)
-        if found is not None and found not in (expected if isinstance(expected, list) else [expected]):
-            raise InputError(f"{where}: {name} is {found} in the tokenizer, {expected} in config.json")
-
-
-def check_longest(tokenizer: Any, where: object) -> None:
-    if not isinstance(tokenizer.model_max_length, (int, float)):
-        raise InputError(f"{where}: tokenizer_config.json: model_max_length is {tokenizer.model_max_length!r}")
+        others = found not in (None, *(expected if isinstance(expected, list) else [expected]))
+        problems[f"{where}: {name} is {found} in the tokenizer, {expected} in config.json"] = others
+    refuse_if(problems)
 
 
 def check_vocabulary_size(tokenizer: Any, source_rows: int, target_rows: int, where: object) -> None:
@@ -295,10 +285,9 @@ def check_code(folder: Path, values: dict[str, Any], config: ResidualConfig) -> 
     code = self_contained.model_code(config)
     for mode in (own.mode for own in config.stack_configs):
         if f"{mode.__module__.rpartition('.')[2]}.py" not in code:
-            raise InputError(
-                f"{folder}: the code of ln_mode {mode.name!r} ({mode.__module__}) is missing, so that the model would "
-                "not load elsewhere: define the mode in a separate file, import it and save the model again"
-            )
+            problem = f"the code of ln_mode {mode.name!r} ({mode.__module__}) is missing, so that the model would not"
+            advice = "define the mode in a separate file, import it and save the model again"
+            raise InputError(f"{folder}: {problem} load elsewhere: {advice}")
     path = folder / "tokenizer_config.json"
     if tokenizer_map := read_json(path).get("auto_map"):
         _check_classes(path, "auto_map", tokenizer_map, TOKENIZER_MAP)

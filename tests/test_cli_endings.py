@@ -63,21 +63,19 @@ def test_a_closed_stream_is_an_empty_one(name, tmp_path, monkeypatch, capsys):
     assert len(capsys.readouterr().out.splitlines()) == (name == "stderr")
 
 
-def test_an_output_to_a_full_disk_is_named(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.ENOSPC, "No space"), "[Errno 28] No space (standard output, or the folder of temporary files "),
+        (Exception("No space (os error 28)"), "No space (os error 28)\n"),  # as tokenizers does
+    ],
+    ids=["standard output", "a library in Rust"],
+)
+def test_a_full_disk_is_named(error, message, monkeypatch, capsys):
     class Full(io.StringIO):
         def write(self, text):
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise error
 
     monkeypatch.setattr(sys, "stdout", Full())
     assert main(["modes"]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("residual-hf modes: [Errno 28] No space left on device (standard output, or the folder of")
-
-
-def test_a_disk_that_is_full_is_one_line_also_from_a_library_in_rust(monkeypatch, capsys):
-    def table():
-        raise Exception("No space left on device (os error 28)")  # as tokenizers does
-
-    monkeypatch.setattr("residual_hf.analysis.mode_list.modes_table", table)
-    assert main(["modes"]) == 1
-    assert capsys.readouterr().err == "residual-hf modes: No space left on device (os error 28)\n"
+    assert capsys.readouterr().err.startswith(f"residual-hf modes: {message}")

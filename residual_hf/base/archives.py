@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import InputError, input_errors
+from .errors import InputError, input_errors, refuse_if
 
 LARGEST_PARTS = 64 * 2**20
 """Bytes of all files of an archive that are read into memory."""
@@ -59,12 +59,12 @@ def read_part(archive: Archive, name: str, mark: int = 1) -> bytes:
             f"at most {LARGEST_PARTS / 2**20:,.0f}"
         )
     content = archive.read(name)
-    if re.search(rb"utf-?7", content[:200], re.IGNORECASE):  # where marks have other bytes
-        raise InputError(f"{archive.filename}: {name} is in UTF-7, must be in UTF-8 or UTF-16")
     archive.marks_read += mark * (content.count(b"<") + content.count(b"="))
-    if archive.marks_read > MOST_MARKS:
-        raise InputError(
-            f"{archive.filename}: with {name}, its text has more than {MOST_MARKS // mark:,} elements and attributes; "
-            "divide it into several documents"
-        )
+    is_utf7 = re.search(rb"utf-?7", content[:200], re.IGNORECASE)  # where marks have other bytes
+    problems = {
+        f"{name} is in UTF-7, must be in UTF-8 or UTF-16": is_utf7,
+        f"with {name}, its text has more than {MOST_MARKS // mark:,} elements and attributes; divide it into several "
+        "documents": archive.marks_read > MOST_MARKS,
+    }
+    refuse_if({f"{archive.filename}: {problem}": so for problem, so in problems.items()})
     return content

@@ -1,10 +1,10 @@
 """The error for bad user input, settings that raise it, and the exit codes of the command line."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from residual_hf.model.options import Settings
+from residual_hf.model.options import Settings, option
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -22,6 +22,13 @@ class InputError(ValueError):
 
     def __str__(self) -> str:
         return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in super().__str__())
+
+
+def refuse_if(problems: Mapping[str, Any]) -> None:
+    """Raise `InputError` with the first message whose condition holds."""
+    for message, holds in problems.items():
+        if holds:
+            raise InputError(message)
 
 
 def for_all(function: Callable[[Value], Result], values: Iterable[Value]) -> list[Result]:
@@ -48,15 +55,18 @@ def requires(extra: str) -> Iterator[None]:
 
 
 @contextmanager
-def input_errors(prefix: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Context in which errors of these kinds, an `InputError` if none is given, become one with a prefix."""
+def input_errors(prefix: str, *kinds: type[Exception], named: bool = False) -> Iterator[None]:
+    """Context in which errors of these kinds, an `InputError` if none is given, become one with a prefix.
+
+    `named`: their messages say little without the name of their class, such as that of a `KeyError`.
+    """
     caught = kinds or (InputError,)
     try:
         yield
     except caught as error:
         if kinds and isinstance(error, InputError):
             raise
-        raise InputError(f"{prefix}{error}") from error
+        raise InputError(f"{prefix}{f'{type(error).__name__}: ' if named else ''}{error}") from error
 
 
 def is_panic(error: BaseException) -> bool:
@@ -68,3 +78,9 @@ class InputSettings(Settings):
     """Base class of the settings in a recipe: a value that is not allowed is an `InputError`."""
 
     error = InputError
+
+
+def fields_of(kind: Any, names: str, default: Any = None, **bounds: Any) -> list[tuple[str, Any, Any]]:
+    """Fields of the same type, default and bounds for `make_dataclass`; if the default is None, they may be None."""
+    hint = kind | None if default is None else kind
+    return [(name, hint, option(default, **bounds)) for name in names.split()]

@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .errors import InputError, input_errors
+from .errors import InputError, input_errors, refuse_if
 from .interrupts import signals_handled
 
 RECORD = "run.json"
@@ -76,18 +76,16 @@ def check_output_file(
     """
     if path is None:
         return
-    if not path.name.endswith(suffix):
-        raise InputError(f"{field}: {path} given, must end in {suffix}")
-    if not path.parent.is_dir():
-        raise InputError(f"{field}: {path}: no folder {path.parent}")
-    if path.exists():
-        if not path.is_file():
-            raise InputError(f"{field}: {path} is not a regular file")
-        for given in (Path(given) for given in inputs if given is not None):
-            if given.exists() and (_contains(given, path) or path.samefile(given)):
-                raise InputError(f"{field}: {path} is the input {given}, or a file of it; use another file")
-        if not overwrite:
-            raise InputError(f"{field}: {path} exists; use --overwrite or another file")
+    exists, given = path.exists(), [Path(each) for each in inputs if each is not None]
+    used = next((g for g in given if exists and g.exists() and (_contains(g, path) or path.samefile(g))), None)
+    problems = {
+        f"given, must end in {suffix}": not path.name.endswith(suffix),
+        f"cannot be written: no folder {path.parent}": not path.parent.is_dir(),
+        "is not a regular file": exists and not path.is_file(),
+        f"is the input {used}, or a file of it; use another file": used,
+        "exists; use --overwrite or another file": exists and not overwrite,
+    }
+    refuse_if({f"{field}: {path} {problem}": so for problem, so in problems.items()})
     check_space(path.parent, field=field)
 
 
@@ -110,34 +108,28 @@ def check_output_folder(
         field: the setting that the message names.
         options: what the message offers to use instead of another folder.
     """
-    try:
-        str(folder).encode()
-    except UnicodeEncodeError:  # of libraries in Rust
-        raise InputError(f"{field}: {folder} given, must be a name in UTF-8") from None
-    for path in (folder, *folder.parents):
-        if path.name == ".." and not path.parent.is_dir():  # once that is created, `folder` may name a full folder
-            raise InputError(f"{field}: {folder}: no folder {path.parent}")
+    gaps = [path.parent for path in (folder, *folder.parents) if path.name == ".." and not path.parent.is_dir()]
     ancestor = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    if not ancestor.is_dir():
-        raise InputError(f"{field}: {folder}: {ancestor} is not a folder")
+    problems = {
+        " given, must be a name in UTF-8": str(folder).encode(errors="ignore").decode() != str(folder),  # for Rust
+        **{f": no folder {gap}": True for gap in gaps},  # once that is created, `folder` may name a full folder
+        f": {ancestor} is not a folder": not ancestor.is_dir(),
+    }
+    refuse_if({f"{field}: {folder}{problem}": so for problem, so in problems.items()})
     check_space(ancestor, field=field)
     if not folder.is_dir() or not _content(folder):
         return
-    if not overwrite:
-        raise InputError(f"{field}: {folder} exists and is not empty; use {options} or another folder")
     kept = [("the working directory", Path.cwd()), ("the home directory", Path(os.path.expanduser("~")))]
     kept += [("the input", Path(given)) for given in inputs if given is not None]
-    for what, path in kept:
-        if _contains(folder, path):
-            raise InputError(f"{field}: {folder} holds {what} {path}, which --overwrite would delete")
-    if folder.is_symlink():
-        raise InputError(f"{field}: {folder} is a link; to overwrite, name the folder that it points to")
     names = list(holds)
-    if not any((folder / name).is_file() for name in names):
-        raise InputError(
-            f"{field}: {folder} has no {' or '.join(names)}: it is not an earlier output, and --overwrite would "
-            "delete it; use another folder"
-        )
+    problems = {
+        f"exists and is not empty; use {options} or another folder": not overwrite,
+        **{f"holds {what} {path}, which --overwrite would delete": _contains(folder, path) for what, path in kept},
+        "is a link; to overwrite, name the folder that it points to": folder.is_symlink(),
+        f"has no {' or '.join(names)}: it is not an earlier output, and --overwrite would delete it; use another "
+        "folder": not any((folder / name).is_file() for name in names),
+    }
+    refuse_if({f"{field}: {folder} {problem}": so for problem, so in problems.items()})
     own = [folder / name for name in names]
     for record in sorted(folder.rglob(RECORD)):
         if record not in own and not record.relative_to(folder).parts[0].startswith(REPLACED):
@@ -152,9 +144,8 @@ def check_space(folder: Path, needed: int = RESERVE, *, field: str = "output_dir
         raise InputError(f"{field}: {folder} cannot be written to: {error.strerror}") from error
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise InputError(
-            f"{field}: the disk of {folder} has {free / 2**20:.0f} MiB free, must have {needed / 2**20:.0f}"
-        )
+        sizes = f"has {free / 2**20:.0f} MiB free, must have {needed / 2**20:.0f}"
+        raise InputError(f"{field}: the disk of {folder} {sizes}")
 
 
 def _contains(folder: Path, path: Path) -> bool:

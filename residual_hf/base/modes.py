@@ -6,7 +6,7 @@ from pathlib import Path
 from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.self_contained import import_file
 
-from .errors import InputError, input_errors
+from .errors import input_errors
 
 
 def check_modes(names: Sequence[str]) -> None:
@@ -18,7 +18,5 @@ def check_modes(names: Sequence[str]) -> None:
 
 def import_modes(path: Path) -> None:
     """Run a Python file that registers modes. Raises `InputError` for a file that cannot be run."""
-    try:
+    with input_errors(f"--import {path}: ", Exception, named=True):  # of any code
         import_file(path, path.stem)
-    except Exception as error:  # of any code
-        raise InputError(f"--import {path}: {type(error).__name__}: {error}") from error

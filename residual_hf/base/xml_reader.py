@@ -76,7 +76,7 @@ def serialized(element: Any) -> str:
 
 
 def _places(text: str) -> list[tuple[int, int, int]]:
-    """Where each element begins, where its start tag ends, and where it ends, in the order in which they begin."""
+    """The places where each element begins, its start tag ends, and it ends, in the order in which they begin."""
     found: list[tuple[int, int, int]] = []
     opened: list[int] = []
     for tag in TAG.finditer(text):

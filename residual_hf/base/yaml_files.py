@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from .errors import InputError
+from .errors import InputError, input_errors
 from .files import read_text
 
 MAX_DEPTH = 50  # levels of lists and mappings
@@ -19,15 +19,13 @@ TEXT = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:binary")
 MAX_VALUES = 20_000  # in a file, where an alias counts as often as it is used
 
 
-def read_yaml(path: Path) -> Any:
-    """Plain values from a YAML file. Raises `InputError` naming the file and the line."""
-    if path.is_dir() and (recipe := path / "recipe.yaml").exists():
-        raise InputError(f"{path}: is a folder; its recipe is {recipe}")
+def read_yaml(path: Path, name: str = "") -> Any:
+    """Plain values from a YAML file, `name` in its folder. Raises `InputError` naming the file and the line."""
+    if (path / name).is_file() and path.is_dir():
+        raise InputError(f"{path}: is a folder, must be a file such as {path / name}")
     text = read_text(path)
-    try:
+    with input_errors(f"{path}: "):
         return load_yaml(text)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
 
 
 def load_yaml(text: str) -> Any:
@@ -36,11 +34,10 @@ def load_yaml(text: str) -> Any:
         raise InputError(f"has {len(text):,} characters, must have at most {LARGEST_YAML:,}")
     try:
         return yaml.load(text, _Loader)
-    except yaml.MarkedYAMLError as error:
-        problem = ", ".join(filter(None, [error.context, error.problem]))
-        raise InputError(f"not a YAML file: {_place(error.problem_mark)}{problem}") from error
     except yaml.YAMLError as error:
-        raise InputError(f"not a YAML file: {' '.join(str(error).split())}") from error
+        marked = [getattr(error, name, None) for name in ("context", "problem")]
+        problem = ", ".join(filter(None, marked)) or " ".join(str(error).split())
+        raise InputError(f"not a YAML file: {_place(getattr(error, 'problem_mark', None))}{problem}") from error
 
 
 class _Loader(yaml.SafeLoader):

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import input_errors
 
 from .arguments import Verb, add_overwrite
 
@@ -15,15 +15,13 @@ def add_modes(modes: argparse.ArgumentParser) -> None:
 def run_modes(options: argparse.Namespace) -> None:
     from residual_hf.analysis.mode_list import describe_mode, modes_table
 
-    try:
+    with input_errors("", ValueError):
         if options.names:
             from residual_hf.conversion.export import targets_of  # as slow as PyTorch; the table does without
 
             print("\n\n".join(describe_mode(name, targets_of(name)) for name in options.names))
         else:
             print(modes_table())
-    except ValueError as error:
-        raise InputError(str(error)) from error
 
 
 def add_report(report: argparse.ArgumentParser) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_origin
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors, refuse_if
 from residual_hf.evaluation.score_table import score_line, score_table
 from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
 from residual_hf.model.options import type_hints
+
+from . import load_package
 
 METAVARS = {int: "N", float: "X", Path: "FILE"}
 SAMPLING = ("num_return_sequences", "sample", "top_k", "temperature", "seed")
@@ -31,6 +33,17 @@ class Verb(NamedTuple):
     run: Callable[[argparse.Namespace], int | None]
     loads: bool = True
     has_modes: bool = True
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A `type` of an option: an integer that is not less than `least`."""
+
+    def integer(text: str) -> int:
+        if (number := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"{number} given, must be at least {least}")
+        return number
+
+    return integer
 
 
 def add_overwrite(parser: argparse._ActionsContainer) -> None:
@@ -68,10 +81,8 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
         name, equals, value = assignment.partition("=")
         if not equals or not name:
             raise InputError(f"--set {assignment}: must have the form FIELD=VALUE")
-        try:
+        with input_errors(f"--set {assignment}: put text with special characters into quotes: "):
             overrides[name] = load_yaml(value)
-        except InputError as error:
-            raise InputError(f"--set {assignment}: {error}; put text with special characters into quotes") from error
     return overrides
 
 
@@ -139,6 +150,7 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
 
 def load_translator(options: argparse.Namespace, model: str) -> Any:
     """A `Translator` with the options that the verb has."""
+    load_package()
     from residual_hf.generation.translator import Translator
 
     return Translator.from_pretrained(
@@ -152,7 +164,7 @@ def load_translator(options: argparse.Namespace, model: str) -> Any:
 
 
 def made_with(options: argparse.Namespace, model: str) -> dict[str, Any]:
-    """What identifies the translator of `load_translator`. Raises `InputError` for a glossary that cannot be read."""
+    """The identity of the translator of `load_translator`. Raises `InputError` for a glossary that cannot be read."""
     from residual_hf.checkpoint import identity
     from residual_hf.data.glossary import Glossary
     from residual_hf.model.checksums import file_hash
@@ -167,9 +179,7 @@ def made_with(options: argparse.Namespace, model: str) -> dict[str, Any]:
 
 def refuse(options: argparse.Namespace, names: Iterable[str], reason: str) -> None:
     """Raise `InputError` if one of some options is given."""
-    for name in names:
-        if getattr(options, name):
-            raise InputError(f"{option_of(name)}: {reason}")
+    refuse_if({f"{option_of(name)}: {reason}": getattr(options, name) for name in names})
 
 
 def stream_settings(options: argparse.Namespace) -> StreamSettings:

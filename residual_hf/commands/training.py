@@ -22,6 +22,7 @@ from .arguments import (
     add_overwrite,
     add_search,
     arguments_of,
+    at_least,
     load_translator,
     made_with,
     parse_overrides,
@@ -42,7 +43,7 @@ def add_train(train: argparse.ArgumentParser) -> None:
 
 def run_train(options: argparse.Namespace) -> int:
     overrides = parse_overrides(options.set)
-    read_yaml(options.recipe)  # a file that is missing or not YAML is named before PyTorch is loaded
+    read_yaml(options.recipe, "recipe.yaml")  # a file that is missing or not YAML is named before PyTorch is loaded
     if is_first():
         print(f"residual-hf train: {options.recipe}: loading PyTorch and Transformers", file=sys.stderr, flush=True)
     load_package()
@@ -118,8 +119,8 @@ def run_check(options: argparse.Namespace) -> None:
 def add_average(average: argparse.ArgumentParser) -> None:
     average.add_argument("folder", type=Path, help="output folder of `residual-hf train`")
     which = average.add_mutually_exclusive_group(required=True)
-    which.add_argument("--last", type=int, metavar="N", help="average the last N")
-    which.add_argument("--best", type=int, metavar="N", help="average the best N by the metric of the recipe")
+    which.add_argument("--last", type=at_least(1), metavar="N", help="average the last N")
+    which.add_argument("--best", type=at_least(1), metavar="N", help="average the best N by the metric of the recipe")
     average.add_argument("--output-dir", type=Path, required=True, help="model folder to write")
     add_overwrite(average)
 
@@ -128,10 +129,8 @@ def run_average(options: argparse.Namespace) -> None:
     from residual_hf.runs.average import average_run
 
     of = "last" if options.best is None else "best"
-    count = getattr(options, of)
-    if count < 1:
-        raise InputError(f"--{of}: {count} given, must be at least 1")
-    chosen = average_run(options.folder, options.output_dir, count, of=of, overwrite=options.overwrite)
+    overwrite, count = options.overwrite, getattr(options, of)
+    chosen = average_run(options.folder, options.output_dir, count, of=of, overwrite=overwrite)
     print(f"{options.output_dir}: the average of {', '.join(path.name for path in chosen)}")
 
 

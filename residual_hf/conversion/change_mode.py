@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -46,7 +46,7 @@ def change_ln_mode(
     if not model.config.is_encoder_decoder:
         raise InputError(f"model: a {type(model).__name__} given, must be an encoder-decoder")
     config, plain = model.config, model
-    try:
+    with input_errors("", ValueError):  # also from folding: a scale that is 0 or cannot be moved
         mode = get_ln_mode(ln_mode)
         wanted = vars(from_mapping(mode.Options, options or {}, f"options of ln_mode {ln_mode!r}: "))
         changed = [
@@ -62,8 +62,6 @@ def change_ln_mode(
         if dropped := [name for name, way in ways.items() if way == "drop"]:
             plain = start(plain, base_of(mode), {}, dropped)
         return start(plain, ln_mode, wanted, changed).to(model.dtype).train(model.training)
-    except ValueError as error:  # also from folding: a scale that is 0 or cannot be moved
-        raise InputError(str(error)) from error
 
 
 def base_of(mode: Mode) -> str:

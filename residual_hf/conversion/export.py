@@ -18,7 +18,7 @@ from transformers import GenerationConfig
 
 from residual_hf._version import __version__
 from residual_hf.base.choices import EXPORT_TARGETS
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, refuse_if
 from residual_hf.base.files import atomic_folder, check_output_folder, write_json
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.data.multilingual import check_tagged
@@ -129,25 +129,26 @@ def export(
     """
     target = TARGETS[to]
     dtype = dtype or target.dtypes[0]
-    if dtype not in target.dtypes:
-        raise InputError(f"--dtype: {dtype!r} given, must be one of {', '.join(target.dtypes)} for {to}")
-    if references is not None and (dtype != "int8" or verify_with is None):
-        raise InputError("--reference: only with --dtype int8 and --verify-with")
-    check_output_folder(output_dir, overwrite=overwrite, holds=[REPORT], inputs=[name, verify_with, references])
+    is_compared = references is not None
     missing = [package for package in target.requires if importlib.util.find_spec(package) is None]
-    if missing:
-        raise InputError(f"--to {to}: {', '.join(missing)} not installed; pip install 'residual_hf[{to}]'")
+    problems = {
+        f"--dtype: {dtype!r} given, must be one of {', '.join(target.dtypes)} for {to}": dtype not in target.dtypes,
+        "--reference: only with --dtype int8 and --verify-with": is_compared and (dtype != "int8" or not verify_with),
+        f"--to {to}: {', '.join(missing)} not installed; pip install 'residual_hf[{to}]'": missing,
+    }
+    refuse_if(problems)
+    check_output_folder(output_dir, overwrite=overwrite, holds=[REPORT], inputs=[name, verify_with, references])
     classes = ResidualForConditionalGeneration, ResidualForCausalLM
-    model, tokenizer = load_checkpoint(name, trust_remote_code=trust_remote_code, classes=classes)
-    if not isinstance(model, classes):
-        raise InputError(
-            f"model {name}: {type(model).__name__} given, must be a {' or '.join(cls.__name__ for cls in classes)}"
-        )
-    if model.config.position_embedding_type == "relative":
-        raise InputError("position_embedding_type: 'relative' given, must be another for an export")
-    if references is not None and not model.config.is_encoder_decoder:
-        raise InputError("--reference: only for an encoder-decoder")
-    shortlist = load_shortlist(name, model.config) if model.config.is_encoder_decoder else None
+    model, tokenizer = load_checkpoint(
+        name, trust_remote_code=trust_remote_code, classes=classes, other_families=False
+    )
+    is_relative, is_alone = model.config.position_embedding_type == "relative", not model.config.is_encoder_decoder
+    problems = {
+        "position_embedding_type: 'relative' given, must be another for an export": is_relative,
+        "--reference: only for an encoder-decoder": references is not None and is_alone,
+    }
+    refuse_if(problems)
+    shortlist = None if is_alone else load_shortlist(name, model.config)
     model = model.float().eval()
     for field in ("eos_token_id", "decoder_start_token_id"):  # `generate` reads those of the generation config
         if (value := getattr(model.generation_config, field)) is not None:
@@ -158,8 +159,7 @@ def export(
     sources, reference_texts = read_sentences(model, tokenizer, verify_with, references)
     longest, positions = max(map(len, sources)), model.config.max_position_embeddings
     limit = DecodingSettings().length_limit(longest, positions)
-    if not model.config.is_encoder_decoder:
-        limit = min(limit, positions - longest)
+    limit = min(limit, positions - longest) if is_alone else limit
     own = translate(model, sources, limit)
     with atomic_folder(output_dir) as folder:
         with warnings.catch_warnings():

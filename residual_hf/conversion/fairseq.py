@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from residual_hf.checkpoint_checks import check_differences
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
-from residual_hf.model.options import shortened
 
 # version numbers, buffers, and the second copy of weights that fairseq 0.12 keeps for a fused inference kernel
 IGNORED = re.compile(
@@ -119,7 +119,7 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Residua
     Projections may be fused or separate. Buffers without a counterpart are dropped, as is the copy of a tied output
     matrix.
 
-    Raises `ValueError` for parameters that are unknown, missing, or of another shape than the config requires.
+    Raises `InputError` for parameters that are unknown, missing, or of another shape than the config requires.
     """
     converted: dict[str, Any] = {}
     unknown = []
@@ -137,27 +137,16 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Residua
         converted.setdefault(decoder, converted.get(encoder))  # a checkpoint may store a tied table under any name
     if config.tie_word_embeddings and not config.adaptive_cutoffs:
         converted["lm_head.weight"] = converted.get(decoder, converted.get("lm_head.weight"))
-    _check(converted, unknown, config)
-    return converted
-
-
-def _check(converted: Mapping[str, Tensor], unknown: list[str], config: ResidualConfig) -> None:
     with torch.device("meta"):
         of_pairs = ResidualForSpeechSeq2Seq if config.reads_speech else ResidualForConditionalGeneration
         cls = of_pairs if config.is_encoder_decoder else ResidualForCausalLM
-        expected = cls(config).state_dict()
-    missing = sorted(set(expected) - set(converted))
-    unknown = sorted(unknown + list(set(converted) - set(expected)))
-    shapes = [
-        f"{name}: {tuple(converted[name].shape)} instead of {tuple(expected[name].shape)}"
-        for name in expected
-        if name in converted and converted[name].shape != expected[name].shape
-    ]
-    problems = [
-        f"{what}: {', '.join(map(shortened, names[:8]))}{' ...' if len(names) > 8 else ''}"
-        for what, names in (("missing", missing), ("unknown", unknown), ("wrong shape", shapes))
-        if names
-    ]
-    if problems:
-        modes = " and ".join(dict.fromkeys(own.ln_mode for own in config.stack_configs))
-        raise ValueError(f"the weights are not those of the settings, with ln_mode {modes}; {'; '.join(problems)}")
+        expected = {name: tensor.shape for name, tensor in cls(config).state_dict().items()}
+    modes = " and ".join(dict.fromkeys(own.ln_mode for own in config.stack_configs))
+    found = {name: tensor.shape for name, tensor in converted.items()}
+    check_differences(
+        f"the weights are not those of the settings, with ln_mode {modes}",
+        missing=expected.keys() - found.keys(),
+        unknown=[*unknown, *(found.keys() - expected.keys())],
+        mismatched=[(k, found[k], shape) for k, shape in expected.items() if found.get(k, shape) != shape],
+    )
+    return converted

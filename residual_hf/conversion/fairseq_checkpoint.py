@@ -92,7 +92,8 @@ def load_fairseq_model(path: str | Path) -> ResidualForConditionalGeneration | R
 def build_model(
     config: ResidualConfig, weights: Mapping[str, Tensor], path: str | Path
 ) -> ResidualForConditionalGeneration | ResidualForCausalLM:
-    with input_errors(f"{path}: ", ValueError, TypeError, IndexError, RuntimeError):  # of tensors without some axes
+    kinds = ValueError, TypeError, IndexError, RuntimeError  # of tensors without some axes
+    with input_errors(f"{path}: "), input_errors("", *kinds):
         converted = convert_fairseq_state_dict(weights, config)
     model = ResidualForCausalLM(config) if config.is_decoder_only else ResidualForConditionalGeneration(config)
     model.load_state_dict(converted)

@@ -216,34 +216,23 @@ def _mode(stack: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
         return "resi_dual", {name: value for name, value in options.items() if value not in (None, 1)}
     if "dlcl" in architecture:
         return ("dlcl_pre" if pre_norm else "dlcl_post"), {}
-    if settings["residual_bottom_to_top"] or settings["no_layer_norm"]:
-        return _b2t(stack, settings, pre_norm)
-    if settings["dont_use_layernorm"]:
-        _refuse_pre_norm(stack, pre_norm, "dont_use_layernorm (T-Fixup)")
-        return "t_fixup", {}
-    clinic = settings["init_type"] or "default"
-    if mode := CLINIC[clinic]:
-        _refuse_pre_norm(stack, pre_norm, f"init_type {clinic!r} (Transformer-Clinic)")
-        return mode, {}
+    edge, no_norm, clinic = settings["residual_bottom_to_top"], settings["no_layer_norm"], settings["init_type"]
+    if edge and no_norm:
+        return "b2t_no_ln", {"stack_norm": True} if pre_norm else {}
+    post_ln = {  # the first that is chosen counts
+        "residual_bottom_to_top (B2T)": edge and "b2t",
+        "no_layer_norm without residual_bottom_to_top": no_norm and "xskip",  # of weight 1: x + a, and no norm
+        "dont_use_layernorm (T-Fixup)": settings["dont_use_layernorm"] and "t_fixup",
+        f"init_type {clinic!r} (Transformer-Clinic)": CLINIC[clinic or "default"],
+    }
+    for owner, mode in post_ln.items():
+        if mode and pre_norm:
+            raise InputError(f"{stack}_normalize_before: True in the checkpoint, must be False with {owner}")
+        if mode:
+            return mode, {}
     if not pre_norm:
         return "post_ln", {}
     parts = ("scale_attn", "scale_fc", "scale_heads", "scale_resids")
     if stack == "decoder" and any(settings[part] for part in parts):  # all of them but the last, or the weights differ
         return "normformer", {"scale_residual": bool(settings["scale_resids"])}
     return "pre_ln", {}
-
-
-def _b2t(stack: str, settings: Mapping[str, Any], pre_norm: bool) -> tuple[str, dict[str, Any]]:
-    edge, no_norm = bool(settings["residual_bottom_to_top"]), bool(settings["no_layer_norm"])
-    if not edge:
-        _refuse_pre_norm(stack, pre_norm, "no_layer_norm without residual_bottom_to_top")
-        return "xskip", {}  # of weight 1: x + a, and no norm
-    if no_norm:
-        return "b2t_no_ln", {"stack_norm": True} if pre_norm else {}
-    _refuse_pre_norm(stack, pre_norm, "residual_bottom_to_top (B2T)")
-    return "b2t", {}
-
-
-def _refuse_pre_norm(stack: str, pre_norm: bool, owner: str) -> None:
-    if pre_norm:
-        raise InputError(f"{stack}_normalize_before: True in the checkpoint, must be False with {owner}")

@@ -2,14 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from typing import Any, Literal
 
-from residual_hf.base.errors import InputError, InputSettings
-from residual_hf.model.options import from_mapping, option
+from residual_hf.base.errors import InputError, InputSettings, fields_of
+from residual_hf.model.options import from_mapping
 
 Flag = Literal[False, True, None]  # fairseq takes None, and the numbers that equal them, for these
-Cutoffs = str | tuple[int, ...] | None
 
 # sections of TransformerConfig and the prefix of their settings on the command line
 NESTED = {"encoder": "encoder_", "decoder": "decoder_", "quant_noise": "quant_noise_"}
@@ -35,66 +34,38 @@ CLINIC = {  # --init-type of Transformer-Clinic
 }
 
 
-@dataclass(frozen=True)
-class ModelSettings(InputSettings):
-    """The settings that are read, with the defaults of fairseq for those that are absent."""
-
-    arch: str
-    task: str | None = None
-    source_lang: str | None = None
-    target_lang: str | None = None
-    encoder_embed_dim: int = option(512, minimum=1)
-    decoder_embed_dim: int = option(512, minimum=1)
-    encoder_layers: int = option(6, minimum=1)
-    decoder_layers: int = option(6, minimum=1)
-    encoder_ffn_embed_dim: int = option(2048, minimum=1)
-    decoder_ffn_embed_dim: int = option(2048, minimum=1)
-    encoder_attention_heads: int = option(8, minimum=1)
-    decoder_attention_heads: int = option(8, minimum=1)
-    max_source_positions: int | None = option(None, minimum=1)
-    max_target_positions: int | None = option(None, minimum=1)
-    tokens_per_sample: int | None = option(None, minimum=1)
-    activation_fn: str = option("relu", choices=ACTIVATIONS)
-    dropout: float = option(0.0, minimum=0, below=1)
-    attention_dropout: float = option(0.0, minimum=0, below=1)
-    activation_dropout: float = option(0.0, minimum=0, below=1)
-    relu_dropout: float | None = option(None, minimum=0, below=1)
-    encoder_layerdrop: float = option(0.0, minimum=0, below=1)
-    decoder_layerdrop: float = option(0.0, minimum=0, below=1)
-    encoder_normalize_before: Flag = False
-    decoder_normalize_before: Flag = False
-    encoder_learned_pos: Flag = False
-    decoder_learned_pos: Flag = False
-    no_token_positional_embeddings: Flag = False
-    no_scale_embedding: Flag = False
-    layernorm_embedding: Flag = False
-    share_all_embeddings: Flag = False
-    share_decoder_input_output_embed: Flag = False
-    no_decoder_final_norm: Flag = False
-    # adaptive input and softmax
-    adaptive_input: Flag = False
-    adaptive_input_cutoff: Cutoffs = None
-    adaptive_softmax_cutoff: Cutoffs = None
-    adaptive_input_factor: float = option(4.0, minimum=1, maximum=1_000)
-    adaptive_softmax_factor: float = option(4.0, minimum=1, maximum=1_000)
-    adaptive_softmax_dropout: float = option(0.0, minimum=0, below=1)
-    tie_adaptive_weights: Flag = False
-    tie_adaptive_proj: Flag = False
-    # ResiDual, B2T, T-Fixup, Transformer-Clinic, NormFormer
-    enc_res_input_norm_scale: float | None = None
-    dec_res_input_norm_scale: float | None = None
-    enc_alpha: float | None = None
-    dec_alpha: float | None = None
-    residual_bottom_to_top: Flag = False
-    no_layer_norm: Flag = False
-    dont_use_layernorm: Flag = False
-    init_type: str | None = option(None, choices=CLINIC)
-    scale_attn: Flag = False
-    scale_fc: Flag = False
-    scale_heads: Flag = False
-    scale_resids: Flag = False
-
-
+ModelSettings: Any = make_dataclass(  # the settings that are read, with fairseq's defaults for those that are absent
+    "ModelSettings",
+    [
+        ("arch", str),
+        *((name, str | None, None) for name in ("task", "source_lang", "target_lang")),
+        *fields_of(int, "encoder_embed_dim decoder_embed_dim", 512, minimum=1),
+        *fields_of(int, "encoder_layers decoder_layers", 6, minimum=1),
+        *fields_of(int, "encoder_ffn_embed_dim decoder_ffn_embed_dim", 2048, minimum=1),
+        *fields_of(int, "encoder_attention_heads decoder_attention_heads", 8, minimum=1),
+        *fields_of(int, "max_source_positions max_target_positions tokens_per_sample", minimum=1),
+        *fields_of(str, "activation_fn", "relu", choices=ACTIVATIONS),
+        *fields_of(float, "dropout attention_dropout activation_dropout", 0.0, minimum=0, below=1),
+        *fields_of(float, "encoder_layerdrop decoder_layerdrop", 0.0, minimum=0, below=1),
+        *fields_of(float, "relu_dropout", minimum=0, below=1),
+        *fields_of(Flag, "encoder_normalize_before decoder_normalize_before layernorm_embedding", False),
+        *fields_of(Flag, "encoder_learned_pos decoder_learned_pos no_token_positional_embeddings", False),
+        *fields_of(Flag, "no_scale_embedding share_all_embeddings share_decoder_input_output_embed", False),
+        *fields_of(Flag, "no_decoder_final_norm", False),
+        # adaptive input and softmax
+        *fields_of(Flag, "adaptive_input tie_adaptive_weights tie_adaptive_proj", False),
+        *((name, str | tuple[int, ...] | None, None) for name in ("adaptive_input_cutoff", "adaptive_softmax_cutoff")),
+        *fields_of(float, "adaptive_input_factor adaptive_softmax_factor", 4.0, minimum=1, maximum=1_000),
+        *fields_of(float, "adaptive_softmax_dropout", 0.0, minimum=0, below=1),
+        # ResiDual, B2T, T-Fixup, Transformer-Clinic, NormFormer
+        *fields_of(float, "enc_res_input_norm_scale dec_res_input_norm_scale enc_alpha dec_alpha"),
+        *fields_of(Flag, "residual_bottom_to_top no_layer_norm dont_use_layernorm", False),
+        *fields_of(str, "init_type", choices=CLINIC),
+        *fields_of(Flag, "scale_attn scale_fc scale_heads scale_resids", False),
+    ],
+    bases=(InputSettings,),
+    frozen=True,
+)
 KNOWN = {field.name for field in dataclasses.fields(ModelSettings)}
 
 

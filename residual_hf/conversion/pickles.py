@@ -43,6 +43,7 @@ STUBBED = re.compile(
     r"|builtins\.(bool|bytes|dict|float|frozenset|int|list|object|slice|str|tuple|type)"
 )
 MAX_SETTINGS, MAX_DEPTH = 100_000, 50
+SCALARS = (str, int, float, NoneType)
 CHARACTERS = 100  # of a text in the settings, that count as a value
 CALLS: dict[str, Callable[..., Any]] = {"collections.defaultdict": lambda *arguments: {}}
 LEGACY_PICKLES = 5  # before PyTorch 1.6: a magic number, a version, the system, the object, the keys of its storages
@@ -61,11 +62,12 @@ def load_pickle(path: str | Path) -> Any:
     try:
         with readable(path), open(path, "rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of other protocols of pickle
-            names = [name for name in _names(path, file) if not PLAIN.fullmatch(name)]
+            is_zip = file.peek(4)[:4] == b"PK\x03\x04"  # not the format before PyTorch 1.6
+            names = [name for name in _names(path, file, is_zip) if not PLAIN.fullmatch(name)]
             classes: list[Any] = [(CALLS.get(name) or stand_in(name, path), name) for name in names]
             with torch.serialization.safe_globals(classes):
                 # storages in a mapped file cannot be enlarged to what a tensor says
-                load = partial(torch.load, path, "cpu", weights_only=True, mmap=_is_zip(path))
+                load = partial(torch.load, path, "cpu", weights_only=True, mmap=is_zip)
                 _check_cost(path, load)
                 return load()
     except InputError:
@@ -76,15 +78,9 @@ def load_pickle(path: str | Path) -> Any:
         raise InputError(f"{path}: cannot be read as a checkpoint of PyTorch: {shortened(problem, 300)}") from error
 
 
-def _is_zip(path: Path) -> bool:
-    """Whether PyTorch reads a file in the zip format, and not in that before 1.6."""
-    with open(path, "rb") as file:
-        return file.read(4) == b"PK\x03\x04"
-
-
-def _names(path: Path, file: BufferedReader) -> list[str]:
+def _names(path: Path, file: BufferedReader, is_zip: bool) -> list[str]:
     """The full names of classes and functions in the pickles of a file. Raises `ValueError` for other files."""
-    if _is_zip(path):
+    if is_zip:
         with zipfile.ZipFile(file) as archive:
             records = archive.infolist()
             found = [record for record in records if record.filename.rpartition("/")[2].lower() == "data.pkl"]
@@ -93,8 +89,7 @@ def _names(path: Path, file: BufferedReader) -> list[str]:
             compressed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
             if compressed or sum(record.file_size for record in records) > path.stat().st_size:
                 raise ValueError("not a zip file written by torch.save, which does not compress records")
-            with archive.open(found[0]) as record:
-                pickles: list[Iterator[Any]] = [pickletools.genops(record.read())]
+            pickles: list[Iterator[Any]] = [pickletools.genops(archive.read(found[0]))]
     elif file.peek(1)[:1] == pickle.PROTO:
         pickles = [pickletools.genops(file) for _ in range(LEGACY_PICKLES)]
     else:
@@ -161,8 +156,24 @@ def to_plain(value: Any) -> Any:
     References between values of a config (`${task.max_source_positions}`) are resolved. Raises `InputError` for more
     values or levels than a configuration has, where values that are referred to twice count twice.
     """
-    plain = _Settings().plain(value)
-    return _resolve(plain, plain)
+    count = 0
+
+    def plain(value: Any, depth: int = 0) -> Any:
+        nonlocal count
+        count += 1 + (len(value) // CHARACTERS if isinstance(value, (str, bytes)) else 0)
+        if depth > MAX_DEPTH or count > MAX_SETTINGS:
+            raise InputError(f"checkpoint: its settings have more than {MAX_SETTINGS:,} values or {MAX_DEPTH} levels")
+        if isinstance(value, StandIn):
+            return plain(_content(value), depth + 1)
+        if isinstance(value, dict):
+            entries = ((plain(key, MAX_DEPTH - 1), plain(item, depth + 1)) for key, item in value.items())
+            return {key if isinstance(key, SCALARS) else str(type(key)): item for key, item in entries}
+        if isinstance(value, (list, tuple)):
+            return type(value)(plain(item, depth + 1) for item in value)
+        return value if isinstance(value, (*SCALARS, bytes)) else f"<{type(value).__name__}>"  # no setting is another
+
+    found = plain(value)
+    return _resolve(found, found)
 
 
 def stand_in(name: str, path: Path) -> type:
@@ -175,32 +186,6 @@ def stand_in(name: str, path: Path) -> type:
             "was run. Supported are tensors, plain containers and configuration objects (argparse, OmegaConf, fairseq)"
         )
     return type(name.rpartition(".")[2], (StandIn,), {"origin": name})
-
-
-class _Settings:
-    """Counts the values of a configuration that it converts to plain ones."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def plain(self, value: Any, depth: int = 0) -> Any:
-        self.count += 1 + (len(value) // CHARACTERS if isinstance(value, (str, bytes)) else 0)
-        if depth > MAX_DEPTH or self.count > MAX_SETTINGS:
-            raise InputError(f"checkpoint: its settings have more than {MAX_SETTINGS:,} values or {MAX_DEPTH} levels")
-        depth += 1
-        if isinstance(value, StandIn):
-            return self.plain(_content(value), depth)
-        if isinstance(value, dict):
-            return {self._key(key): self.plain(item, depth) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(self.plain(item, depth) for item in value)
-        if isinstance(value, (str, bytes, int, float, NoneType)):
-            return value
-        return f"<{type(value).__name__}>"  # nothing that a setting may be
-
-    def _key(self, key: Any) -> Any:
-        key = self.plain(key, MAX_DEPTH - 1)
-        return key if isinstance(key, (str, int, float, NoneType)) else str(type(key))
 
 
 def _content(made: StandIn) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor, nn
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import input_errors, refuse_if
 from residual_hf.base.files import write_atomically
 from residual_hf.data.shortlist import Shortlist
 from residual_hf.data.tokenizer import separate_target_vocabulary
@@ -54,24 +54,21 @@ class CTranslate2Target:
 
     def check(self, config: ResidualConfig) -> None:
         """Raise `InputError` naming the field that CTranslate2 cannot represent."""
+        modes, norms = f"{', '.join(PLAIN)} or a mode that folds into one of them", " or ".join(NORMS)
+        function, ends = config.activation_function, config.eos_token_id
+        problems: dict[str, Any] = {}
         for own in config.stack_configs:
-            if self.plain_mode(own.ln_mode) is None:
-                raise InputError(
-                    f"ln_mode: the {own.stack} is {own.ln_mode!r}, must be {', '.join(PLAIN)} or a mode that folds "
-                    "into one of them for CTranslate2; --to onnx and --to torch export every mode"
-                )
-            if own.norm_type not in NORMS:
-                allowed = f"{' or '.join(NORMS)} for CTranslate2"
-                raise InputError(f"norm_type: the {own.stack} has {own.norm_type!r}, must be {allowed}")
-        if config.activation_function not in ACTIVATIONS:
-            raise InputError(
-                f"activation_function: {config.activation_function!r} given, must be one of {', '.join(ACTIVATIONS)} "
-                "for CTranslate2"
-            )
-        if config.adaptive_cutoffs:
-            raise InputError("adaptive_cutoffs: given, must be None for CTranslate2; use --to onnx or --to torch")
-        if not isinstance(config.eos_token_id, int):
-            raise InputError(f"eos_token_id: {config.eos_token_id} given, must be one token for CTranslate2")
+            wrong_mode, wrong_norm = self.plain_mode(own.ln_mode) is None, own.norm_type not in NORMS
+            problems[f"ln_mode: the {own.stack} is {own.ln_mode!r}, must be {modes}"] = wrong_mode
+            problems[f"norm_type: the {own.stack} has {own.norm_type!r}, must be {norms}"] = wrong_norm
+        problems |= {
+            f"activation_function: {function!r} given, must be one of {', '.join(ACTIVATIONS)}": function
+            not in ACTIVATIONS,
+            "adaptive_cutoffs: given, must be None": config.adaptive_cutoffs,
+            f"eos_token_id: {ends} given, must be one token": not isinstance(ends, int),
+        }
+        others = "for CTranslate2; --to onnx and --to torch export every model"
+        refuse_if({f"{problem} {others}": so for problem, so in problems.items()})
 
     def write(self, model: Model, tokenizer: Any, folder: Path) -> None:
         save_spec(model, tokenizer, folder, quantization=None)
@@ -112,10 +109,8 @@ class CTranslate2Target:
 def save_spec(model: Model, tokenizer: Any, folder: Path, *, quantization: str | None) -> None:
     from ctranslate2.specs import transformer_spec
 
-    try:
+    with input_errors("", ValueError):  # a scale of 0, or one that no norm can take
         model = fold(model, [own.stack for own in model.config.stack_configs if own.ln_mode not in PLAIN])
-    except ValueError as error:  # a scale of 0, or one that no norm can take
-        raise InputError(str(error)) from error
     config, is_alone = model.config, not model.config.is_encoder_decoder
     options: dict[str, Any] = {"external_pre_post_encoder_layers": config.of("decoder").ln_mode in PRE_AND_POST}
     if is_alone:

@@ -143,7 +143,7 @@ def packed(model: Model, path: Path) -> dict[str, Any]:
 
 
 def search_of(model: Model) -> dict[str, Any]:
-    """What the search reads."""
+    """The settings that the search reads."""
     settings = DecodingSettings.of_model(model, {})
     names = ("num_beams", "length_penalty", "early_stopping", "max_length_a", "max_length_b")
     config = model.config
@@ -152,7 +152,7 @@ def search_of(model: Model) -> dict[str, Any]:
 
 
 def texts_of(model: Model, tokenizer: Any) -> dict[str, Any]:
-    """What happens to text before and after the model: the data of `TranslationInputs` for `text.js`."""
+    """The data of `TranslationInputs` for `text.js`, which prepares text and completes translations."""
     inputs = TranslationInputs(model.config, tokenizer)
     (source, target), forced = inputs.pair, model.generation_config.forced_bos_token_id
     own_target = getattr(tokenizer, "target_tokenizer", None)

@@ -16,7 +16,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSpeechSeq2Seq,
     AutoProcessor,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     Speech2TextConfig,
@@ -26,7 +25,7 @@ from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import check_output_folder
 from residual_hf.base.names import check_repository
 from residual_hf.checkpoint import WEIGHT_FILES
-from residual_hf.checkpoint_checks import check_implementations, check_longest
+from residual_hf.checkpoint_checks import check_implementations, load_tokenizer
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
@@ -58,16 +57,10 @@ ARCHITECTURES = {
     "Speech2TextForConditionalGeneration": Architecture("pre_ln", "sinusoidal", "real_tokens"),
 }
 SAME_FIELDS = (
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "activation_function",
-    "use_cache",
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
+    *("encoder_ffn_dim", "decoder_ffn_dim", "encoder_attention_heads", "decoder_attention_heads"),
+    *("activation_function", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id"),
 )
+OF_SPEECH = ("conv_channels", "conv_kernel_sizes", "max_source_positions")
 OF_PIPELINES = ("prefix", "task_specific_params")  # prompts and settings of tasks, such as BART's of summarization
 RATES = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
 
@@ -119,8 +112,7 @@ def convert_transformers(name: str | os.PathLike, output_dir: str | os.PathLike,
     output_dir = Path(output_dir)
     check_output_folder(output_dir, overwrite=overwrite, holds=WEIGHT_FILES, inputs=[os.fspath(name)])
     model = load_model(name)
-    tokenizer = load(AutoTokenizer, name)
-    check_longest(tokenizer, name)
+    tokenizer = load_tokenizer(os.fspath(name), name, trust_remote_code=False)
     source_lang, target_lang = languages_of(model.config, tokenizer)
     converted = from_transformers(model, source_lang=source_lang, target_lang=target_lang)
     origin = f"The weights are converted from the {type(model).__name__} {name}."
@@ -166,9 +158,7 @@ def config_fields(model: PreTrainedModel, architecture: Architecture) -> dict[st
         start = model.generation_config.decoder_start_token_id
     speech: dict[str, Any] = {}
     if isinstance(source, Speech2TextConfig):
-        speech = {
-            name: getattr(source, name) for name in ("conv_channels", "conv_kernel_sizes", "max_source_positions")
-        }
+        speech = {name: getattr(source, name) for name in OF_SPEECH}
         speech["num_mel_bins"] = source.input_feat_per_channel * source.input_channels
     positions = source.max_target_positions if speech else source.max_position_embeddings
     table = (decoder if speech else encoder).embed_tokens

@@ -50,10 +50,9 @@ def transcribe(
     DecodingSettings(**{key: value for key, value in settings.items() if value is not None})  # checked first
     recordings = for_all(recording, map(Path, files))
     for_all(Recording.frames, recordings)
-    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "classes": (ResidualForSpeechSeq2Seq,)}
-    model, tokenizer = load_checkpoint(name, **options)
-    if not isinstance(model, ResidualForSpeechSeq2Seq):
-        raise InputError(f"{name}: a {type(model).__name__}, must be a {ResidualForSpeechSeq2Seq.__name__}")
+    model, tokenizer = load_checkpoint(
+        name, trust_remote_code=trust_remote_code, classes=(ResidualForSpeechSeq2Seq,), other_families=False
+    )
     decoding = DecodingSettings.of_model(model, settings)
     move_in_precision(model.eval(), device, decoding.dtype, requested=settings.get("dtype") is not None)
     extract = AutoFeatureExtractor.from_pretrained(model_folder(name))

@@ -19,7 +19,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from residual_hf._version import __version__
-from residual_hf.base.errors import InputError, input_errors
+from residual_hf.base.errors import InputError, input_errors, refuse_if
 from residual_hf.base.files import read_json, read_text, write_atomically
 from residual_hf.checkpoint import saved_class, validate_model_folder
 from residual_hf.checkpoint_checks import DifferentCodeError
@@ -120,11 +120,13 @@ def push_run(
     readme = _find_card(Path(folder), model, repo_id)
     card = _read_card(readme)
     pictures = {name: readme.parent / name for name in PICTURE.findall(card.text)}
-    for name, path in pictures.items():
-        if not PICTURE_NAME.fullmatch(name):
-            raise InputError(f"{readme}: {name} is shown as a picture, but does not have the name of one")
-        if not path.is_file():
-            raise InputError(f"{readme}: no such picture: {name}")
+    no_names = [name for name in pictures if not PICTURE_NAME.fullmatch(name)]
+    missing = [name for name, path in pictures.items() if not path.is_file()]
+    problems = {
+        f"{readme}: {', '.join(no_names)} is shown as a picture, but does not have the name of one": no_names,
+        f"{readme}: no such picture: {', '.join(missing)}": missing,
+    }
+    refuse_if(problems)
     files = {CARD: readme, **pictures, **{name: model / name for name in names}}
     for name, path in files.items():
         if path.resolve().parent != path.parent.resolve():
@@ -132,9 +134,8 @@ def push_run(
         installed = MODEL_CODE / name
         is_installed = installed.is_file() and installed.read_bytes() == path.read_bytes()
         if not is_installed and (found := first_secret(path)):
-            raise InputError(
-                f"{path}: {found[0]}: looks like a secret ({found[1]}); remove it, and revoke it if it was one"
-            )
+            place, kind = found
+            raise InputError(f"{path}: {place}: looks like a secret ({kind}); remove it, and revoke it if it was one")
     left_out = sorted(path.name for path in model.iterdir() if path.name not in files)
     if dry_run:
         return Push(repo_id, files, left_out)

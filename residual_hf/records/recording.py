@@ -1,4 +1,4 @@
-"""What `run.json` records of a process: its command, versions, device, data and emissions."""
+"""Records of a process for `run.json`: its command, versions, device, data and emissions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -20,16 +20,16 @@ from .run_record import CorpusRecord, DataRecord, Emissions, RunRecord, of_all_s
 
 def begin_record(folder: Path, seed: int, processes: int, data: DataRecord) -> None:
     """Write what is known before the first update; the record of a resumed run keeps its other fields."""
-    earlier = RunRecord.read(folder) if (folder / RECORD).exists() else None
+    known = RunRecord.read(folder) if (is_resumed := (folder / RECORD).exists()) else RunRecord(started=now())
     record = replace(
-        earlier or RunRecord(started=now()),
-        resumed=(*earlier.resumed, now()) if earlier else (),
+        known,
+        resumed=(*known.resumed, *([now()] if is_resumed else [])),
         command=command(),
-        commit=of_all_starts(earlier.commit if earlier else None, commit()),
+        commit=of_all_starts(known.commit, commit()),
         versions=versions(),
         seed=seed,
-        device=of_all_starts(earlier.device if earlier else None, device_name()),
-        kernels=of_all_starts(earlier.kernels if earlier else None, kernels()),
+        device=of_all_starts(known.device, device_name()),
+        kernels=of_all_starts(known.kernels, kernels()),
         processes=processes,
         data=data,
         finished=None,

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import RECORD, read_json, undamaged_entries
 from residual_hf.base.yaml_files import read_yaml
 from residual_hf.data.task_facts import FACTS, TRANSLATION, TaskFacts
@@ -141,10 +141,6 @@ def read_recipe(folder: Path) -> dict[str, Any]:
 @contextmanager
 def damage_named(*folders: Path) -> Iterator[None]:
     """Context in which records that were changed by hand, so that a figure is a text for example, are `InputError`."""
-    try:
+    damage = AttributeError, KeyError, TypeError, ValueError, TemplateError
+    with input_errors(f"{', '.join(map(str, folders))}: a record of the run is damaged: ", *damage, named=True):
         yield
-    except InputError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError, TemplateError) as error:
-        names = ", ".join(map(str, folders))
-        raise InputError(f"{names}: a record of the run is damaged: {type(error).__name__}: {error}") from error

@@ -110,7 +110,7 @@ class RunRecord(InputSettings):
 
 
 def of_all_starts(before: str | None, now: str | None) -> str | None:
-    """What a record says of all starts of a run, given what it said before this one."""
+    """The value of a field for all starts of a run, from that before this start and that of this one."""
     if before is None or now is None:
         return now or before
     return before if before.split(THEN)[-1] == now else before + THEN + now

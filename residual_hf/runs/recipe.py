@@ -273,7 +273,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
     Raises `InputError` if the file cannot be read, or a field is unknown, missing or not allowed.
     """
     path = Path(path)
-    values = read_yaml(path)
+    values = read_yaml(path, "recipe.yaml")
     if isinstance(values, dict) and values.get("paths_from") == "recipe":
         values = placed_in(path.parent, values | {"paths_from": "working_directory"}, Recipe)
     with input_errors(f"{path}: "):

@@ -155,7 +155,7 @@ async def read(request: Request, model: type[Body]) -> Body:
 
 
 def refusal(error: ValidationError) -> str:
-    """What is wrong with a request, in the words of LibreTranslate if it has them."""
+    """The message for a wrong request, in the words of LibreTranslate if it has them."""
     first = error.errors(include_url=False, include_context=False)[0]
     kind, field, value = first["type"], ".".join(str(part) for part in first["loc"][:1]), first["input"]
     if kind == "missing":

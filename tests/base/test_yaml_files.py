@@ -69,5 +69,5 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         with pytest.raises(InputError, match=message):
             read_yaml(tmp_path / name)
     (tmp_path / "recipe.yaml").touch()
-    with pytest.raises(InputError, match=f"is a folder; its recipe is {tmp_path}/recipe.yaml"):
-        read_yaml(tmp_path)
+    with pytest.raises(InputError, match=f"is a folder, must be a file such as {tmp_path}/recipe.yaml"):
+        read_yaml(tmp_path, "recipe.yaml")

@@ -67,6 +67,11 @@ def whole(word):
     return "".join(f"{''.join(symbols[:i])} {symbols[i]}\n" for i in range(1, len(symbols)))
 
 
+def write_codes(path, merges):
+    path.write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges), encoding="utf-8")
+    return {pair: rank for rank, pair in reversed(list(enumerate(merges)))}  # the first of equal merges counts
+
+
 def fairseq_ids(line, ranks, dictionary):
     """What fairseq makes of a line: cut, looked up, `</s>` at the end."""
     index = {token: number for number, token in enumerate(dictionary)}
@@ -86,8 +91,7 @@ def trained(lines, tmp_path_factory):
     words = Counter(word for line in lines[: len(lines) // 2] for word in line.split())
     merges = learn(words, 300)
     codes, dictionary = folder / "codes", folder / "dict.txt"
-    codes.write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges), encoding="utf-8")
-    ranks = {pair: rank for rank, pair in reversed(list(enumerate(merges)))}
+    ranks = write_codes(codes, merges)
     pieces = Counter(piece for word, n in words.items() for piece in segment(word, ranks) * n)
     write_dictionary(dictionary, [piece for piece, n in pieces.most_common() if n > 2])
     return codes, dictionary
@@ -111,8 +115,7 @@ def test_random_words_over_a_small_alphabet(trained, tmp_path):
     words = Counter("".join(draw.choices("abcd", k=draw.randint(1, 12))) for _ in range(3000))
     merges = learn(words, 120)
     codes = tmp_path / "codes"
-    codes.write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges), encoding="utf-8")
-    ranks = {pair: rank for rank, pair in reversed(list(enumerate(merges)))}
+    ranks = write_codes(codes, merges)
     pieces = Counter(piece for word in words for piece in segment(word, ranks))
     dictionary = write_dictionary(tmp_path / "dict.txt", [piece for piece, n in pieces.items() if n > 5])
     texts = ["".join(draw.choices("abcde", k=draw.randint(1, 30))) for _ in range(2000)]
@@ -178,34 +181,23 @@ def test_codes_of_fastbpe_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("read", "text", "message"),
     [
-        ("", "has no merges"),
-        ("#version: 0.1\na b\n", "#version 0.1, must be 0.2"),
-        ("a b\n", "line 1 is 'a b'; codes must be those of subword-nmt"),
-        ("#version: 0.2\na b c\n", "line 2 is 'a b c'"),
+        (read_codes, "", "has no merges"),
+        (read_codes, "#version: 0.1\na b\n", "#version 0.1, must be 0.2"),
+        (read_codes, "a b\n", "line 1 is 'a b'; codes must be those of subword-nmt"),
+        (read_codes, "#version: 0.2\na b c\n", "line 2 is 'a b c'"),
+        (read_dictionary, "", "the dictionary is empty"),
+        (read_dictionary, "word\n", "line 1 is 'word'"),
+        (read_dictionary, "a 1\nb x\n", "line 2 is 'b x'"),
+        (read_dictionary, "a 1\na 2\n", "line 2: the token 'a' is repeated"),
+        (read_dictionary, "<pad> 2\n", "line 1: the token '<pad>' is repeated"),
     ],
 )
-def test_other_codes_are_named(text, message, tmp_path):
-    (tmp_path / "codes").write_text(text)
+def test_other_codes_and_dictionaries_are_named(read, text, message, tmp_path):
+    (tmp_path / "file").write_text(text)
     with pytest.raises(InputError, match=message):
-        read_codes(tmp_path / "codes")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "the dictionary is empty"),
-        ("word\n", "line 1 is 'word'"),
-        ("a 1\nb x\n", "line 2 is 'b x'"),
-        ("a 1\na 2\n", "line 2: the token 'a' is repeated"),
-        ("<pad> 2\n", "line 1: the token '<pad>' is repeated"),
-    ],
-)
-def test_other_dictionaries_are_named(text, message, tmp_path):
-    (tmp_path / "dict.txt").write_text(text)
-    with pytest.raises(InputError, match=message):
-        read_dictionary(tmp_path / "dict.txt")
+        read(tmp_path / "file")
 
 
 def test_what_a_dictionary_shows_of_moses():
@@ -236,26 +228,16 @@ def test_moses_in_front_of_the_codes(tmp_path):
     assert loaded(text)["input_ids"] == moses(text)["input_ids"]
 
 
-def test_arguments_that_exclude_each_other_are_named(tmp_path):
-    dictionary = write_dictionary(tmp_path / "dict.txt")
-    with pytest.raises(InputError, match="bpe_codes, sentencepiece: both given"):
-        fairseq_tokenizer(dictionary, dictionary, bpe_codes="a", sentencepiece="b")
-    with pytest.raises(InputError, match="moses: given without bpe_codes"):
-        fairseq_tokenizer(dictionary, dictionary, source_rules=MosesRules("en"))
+def train_sentencepiece(folder, lines, size, **options):
+    options |= {"model_prefix": str(folder / "spm"), "vocab_size": size, "hard_vocab_limit": False, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), **options)
 
 
 @pytest.mark.parametrize("byte_fallback", [False, True], ids=["unknown", "bytes"])
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_sentencepiece_is_equal_to_sentencepiece(kind, byte_fallback, lines, tmp_path):
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines[: len(lines) // 2]),
-        model_prefix=str(tmp_path / "spm"),
-        vocab_size=600 if byte_fallback else 300,
-        model_type=kind,
-        byte_fallback=byte_fallback,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
+    options = {"model_type": kind, "byte_fallback": byte_fallback}
+    train_sentencepiece(tmp_path, lines[: len(lines) // 2], 600 if byte_fallback else 300, **options)
     official = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
     texts = [*lines, "<s> a </s> <unk> <pad>", "  a   b ", "☃ x☃☃", "\ta\u00a0b ½", "<0x41> ÿ", "", " "]
     pieces = Counter(piece for line in lines[:300] + ["☃"] for piece in official.encode(line, out_type=str))
@@ -282,22 +264,23 @@ def test_sentencepiece_is_equal_to_sentencepiece(kind, byte_fallback, lines, tmp
     ],
 )
 def test_sentencepiece_models_that_cut_text_otherwise_are_refused(options, message, lines, tmp_path):
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines[:200]),
-        model_prefix=str(tmp_path / "spm"),
-        vocab_size=200,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **options,
-    )
+    train_sentencepiece(tmp_path, lines[:200], 200, **options)
     dictionary = write_dictionary(tmp_path / "dict.txt", ["a"])
     with pytest.raises(InputError, match=message):
         fairseq_tokenizer(dictionary, dictionary, sentencepiece=tmp_path / "spm.model")
 
 
-def test_other_files_are_no_sentencepiece_models(tmp_path):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bpe_codes": "a", "sentencepiece": "b"}, "bpe_codes, sentencepiece: both given"),
+        ({"source_rules": MosesRules("en")}, "moses: given without bpe_codes"),
+        ({"sentencepiece": "dict.txt"}, r"dict\.txt: not a SentencePiece model"),
+        ({"sentencepiece": "none.model"}, "no such file"),
+    ],
+)
+def test_wrong_arguments_are_named(options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     dictionary = write_dictionary(tmp_path / "dict.txt")
-    with pytest.raises(InputError, match=r"dict\.txt: not a SentencePiece model"):
-        fairseq_tokenizer(dictionary, dictionary, sentencepiece=dictionary)
-    with pytest.raises(InputError, match="no such file"):
-        fairseq_tokenizer(dictionary, dictionary, sentencepiece=tmp_path / "none.model")
+    with pytest.raises(InputError, match=message):
+        fairseq_tokenizer(dictionary, dictionary, **options)

@@ -210,14 +210,16 @@ def test_config_values_that_cannot_be_held_are_refused():
         from_transformers(original)
 
 
-def test_a_folder_is_converted_with_its_tokenizer(tmp_path):
+def save_bart(folder, **fields):
     tokenizer = tiny_tokenizer()
-    fields = {**FAIRSEQ, "vocab_size": len(tokenizer), "max_position_embeddings": 64}
+    fields |= {**FAIRSEQ, "vocab_size": len(tokenizer), "max_position_embeddings": 64}
+    BartForConditionalGeneration(BartConfig(**{**SIZES, **fields})).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def test_a_folder_is_converted_with_its_tokenizer(tmp_path):
     task = {"summarization": {"min_length": 12, "max_length": 14, "num_beams": 2, "prefix": "two "}}
-    config = BartConfig(**{**SIZES, **fields}, task_specific_params=task)
-    original = BartForConditionalGeneration(config).eval()
-    original.save_pretrained(tmp_path / "bart")
-    tokenizer.save_pretrained(tmp_path / "bart")
+    save_bart(tmp_path / "bart", task_specific_params=task)
     folder = convert_transformers(tmp_path / "bart", tmp_path / "converted")
     settings = tmp_path / "bart" / "tokenizer_config.json"
     before = settings.read_text()
@@ -239,16 +241,10 @@ def test_a_folder_is_converted_with_its_tokenizer(tmp_path):
     assert torch.equal(ours[0]["summary_token_ids"], theirs[0]["summary_token_ids"])
 
 
-def test_what_does_not_load_is_named(tmp_path):
+def test_command_takes_folders_and_asks_for_the_dictionaries_of_fairseq(tmp_path, capsys):
+    save_bart(tmp_path / "bart")
     with pytest.raises(InputError, match="nothing_here: no such folder"):
         convert_transformers(tmp_path / "nothing_here", tmp_path / "converted")
-
-
-def test_command_takes_folders_and_asks_for_the_dictionaries_of_fairseq(tmp_path, capsys):
-    tokenizer = tiny_tokenizer()
-    fields = {**FAIRSEQ, "vocab_size": len(tokenizer), "max_position_embeddings": 64}
-    BartForConditionalGeneration(BartConfig(**{**SIZES, **fields})).save_pretrained(tmp_path / "bart")
-    tokenizer.save_pretrained(tmp_path / "bart")
     assert main(["convert", str(tmp_path / "bart"), "--output-dir", str(tmp_path / "ours")]) == 0
     assert (tmp_path / "ours" / "modeling_residual.py").exists()
     assert main(["convert", str(tmp_path / "bart"), "--output-dir", str(tmp_path / "x"), "--source-lang", "de"]) == 2

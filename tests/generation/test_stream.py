@@ -337,11 +337,6 @@ def test_an_error_in_several_processes_is_shown_once(capfd):
     assert capfd.readouterr().err.count("the following arguments are required: model") == 1
 
 
-def test_a_number_of_processes_below_one_is_refused(capsys):
-    assert main(["translate", "model", "--devices", "0"]) == 2
-    assert "--devices: 0 given, must be at least 1" in capsys.readouterr().err
-
-
 def test_processes_import_nothing_from_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "argparse.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)

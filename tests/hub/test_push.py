@@ -51,17 +51,12 @@ def test_dry_run_lists_files_and_sizes(run, capsys):
     assert left_out == "not uploaded: optimizer.pt, pytorch_model.bin"
     assert "the Hub was not asked about the token, the repository and the card's metadata" in unchecked
     assert uploaded == {name: size for name, size in there.items() if name not in left_out}
-    assert total.split() == [
-        f"{sum(uploaded.values()):,}",
-        *f"bytes in {len(uploaded)} files for somebody/de-en".split(),
-    ]
+    size = f"{sum(uploaded.values()):,}"
+    assert total.split() == [size, *f"bytes in {len(uploaded)} files for somebody/de-en".split()]
 
 
-def test_run_and_model_folder_are_the_same(run):
+def test_the_model_and_card_of_a_run_folder(run):
     assert push_run(run, "somebody/a", dry_run=True) == push_run(run / "model", "somebody/a", dry_run=True)
-
-
-def test_card_in_the_folder_of_the_run(run):
     (run / "model" / "README.md").rename(run / "README.md")
     (run / "model" / "curve.png").rename(run / "curve.png")
     files = push_run(run, "somebody/a", dry_run=True).files
@@ -130,9 +125,8 @@ def test_secrets_are_refused_by_file_and_field_and_not_shown(run):
     (model / CHECKSUMS).unlink()  # the user has edited the files
     config = json.loads((model / "generation_config.json").read_text())
     (model / "generation_config.json").write_text(json.dumps(config | {"hub": {"notes": ["x", f"use {HF}"]}}))
-    with pytest.raises(
-        InputError, match=r"generation_config\.json: hub\.notes\.1: .* \(Hugging Face Token\)"
-    ) as error:
+    message = r"generation_config\.json: hub\.notes\.1: .* \(Hugging Face Token\)"
+    with pytest.raises(InputError, match=message) as error:
         push_run(run, "somebody/a", dry_run=True)
     assert HF not in str(error.value)
     (model / "generation_config.json").write_text(json.dumps(config))
@@ -188,12 +182,10 @@ def test_code_that_computes_something_else_is_refused_and_kept(run, code, messag
 
 
 def test_code_of_a_speech_model_is_compared_on_features(tmp_path):
-    sizes = {"d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 23}
-    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 12, "decoder_ffn_dim": 12}
+    fields = {"d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 23}
+    fields |= {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 12, "decoder_ffn_dim": 12}
     folder = tmp_path / "model"
-    ResidualForSpeechSeq2Seq(ResidualConfig(conv_channels=8, num_mel_bins=6, **sizes, **layers)).save_pretrained(
-        folder
-    )
+    ResidualForSpeechSeq2Seq(ResidualConfig(conv_channels=8, num_mel_bins=6, **fields)).save_pretrained(folder)
     insert(folder / "norms.py", "a = 1\n")
     push._check_same_results(folder)
     insert(folder / "norms.py", OTHER_NORM)
@@ -206,17 +198,11 @@ def test_a_model_without_records_gets_a_card_that_says_where_it_is_from(tmp_path
     model = tiny_model(tokenizer, source_lang="de", target_lang="en")
     folder = save_with_card(model, tokenizer, tmp_path / "my [model]", "Converted from <a>.")
     card = push_run(folder, "somebody/a", dry_run=True).files["README.md"].read_text()
-    for shown in (
-        "- de\n- en\n",
-        "`resi_dual` residual",
-        "Translates German to English. An encoder-decoder Transformer",
-        "connections. Converted from \\<a\\>.",
-        'model="my [model]"',
-    ):
-        assert shown in card, shown
-    (folder / "README.md").write_text(re.sub("^# .*", "# A better title", card, flags=re.MULTILINE))
-    with (folder / "README.md").open("a") as file:
-        file.write("residual-hf transcribe my [model] a.wav\n")
+    shown = ["- de\n- en\n", "`resi_dual` residual", "Translates German to English. An encoder-decoder Transformer"]
+    shown += ["connections. Converted from \\<a\\>.", 'model="my [model]"']
+    assert not [text for text in shown if text not in card]
+    title = re.sub("^# .*", "# A better title", card, flags=re.MULTILINE)
+    (folder / "README.md").write_text(f"{title}residual-hf transcribe my [model] a.wav\n")
     uploaded = push.loading_from("somebody/a", folder / "README.md")
     assert "residual-hf transcribe somebody/a a.wav" in uploaded
     assert '"my [model]"' in card and '"my [model]"' not in uploaded
