@@ -191,9 +191,7 @@ def encode_training(
     encoded = mix(whole, [len(corpus) for corpus in pairs], data, seed)
     kept = encoded.drop_long(longest)
     if not len(kept):
-        raise InputError(
-            f"data.max_length, training.max_tokens: no training pair has at most {longest} tokens on both sides"
-        )
+        raise InputError(f"data.max_length, training.max_tokens: no pair has at most {longest} tokens on both sides")
     if dropped := len(encoded) - len(kept):
         level = logging.WARNING if dropped > len(kept) else logging.INFO
         logger.log(level, "dropped %d of %d training pairs, longer than %d tokens", dropped, len(encoded), longest)
