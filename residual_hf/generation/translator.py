@@ -258,14 +258,10 @@ class Translator:
         written = "".join(piece.content if isinstance(piece, Inline) else piece for piece in pieces)
         if before[:1].isupper() and written.partition(" ")[0].islower():
             written = written[0].upper() + written[1:]
-        tag = [each for each in free.ids[:1] if self._is_code(each)]
+        named = self.tokenizer.convert_ids_to_tokens(free.ids[:1])
+        codes = [each for each in named if each in self.tokenizer.all_special_tokens or TAG_PATTERN.fullmatch(each)]
         (new,) = self.tokenizer(text_target=[written], add_special_tokens=False)["input_ids"]
-        return forced._replace(ids=[*tag, *new])
-
-    def _is_code(self, number: int) -> bool:
-        """Whether a token is the tag or the code of a language."""
-        token = self.tokenizer.convert_ids_to_tokens(number)
-        return number in self.tokenizer.all_special_ids or TAG_PATTERN.fullmatch(str(token)) is not None
+        return forced._replace(ids=[*free.ids[: len(codes)], *new])  # also the tag or the code of the language
 
     def _wanted(self, sentence: str) -> tuple[list[tuple[str, ...]], list[str]]:
         """The demands on a translation of a sentence: translations of each term, and tokens of placeholders."""
