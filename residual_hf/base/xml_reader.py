@@ -149,6 +149,7 @@ def local_name(element: Any) -> str:
 def _refuse_entities(element: Any, where: str) -> None:
     dtd = element.getroottree().docinfo.internalDTD
     defined = None if dtd is None else next(dtd.iterentities(), None)
-    if defined is not None or (used := next(element.iter(etree.Entity), None)) is not None:
+    used: Any = next(element.iter(etree.Entity), None)
+    if defined is not None or used is not None:
         fault = f"the entity {used.text} is not defined" if defined is None else "defines entities, must have none"
         raise InputError(f"{where}: {fault}")

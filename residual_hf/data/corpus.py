@@ -1,10 +1,13 @@
-"""Parallel corpora in memory."""
+"""Parallel corpora in memory, and mixtures of several: the share of each, and an epoch of all."""
 
 import hashlib
 import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.checksums import file_hash
@@ -104,3 +107,37 @@ def read_parallel(spec: CorpusSpec) -> ParallelCorpus:
         raise InputError(f"corpus.raw_target: {spec.raw_target} has {len(raw_targets)} lines for {len(corpus)} pairs")
     hashes = corpus.sha256 | {str(spec.raw_target): file_hash(spec.raw_references)}
     return replace(corpus, raw_targets=raw_targets, sha256=hashes)
+
+
+def mixing_probabilities(
+    sizes: Sequence[float], weights: Sequence[float] | None = None, temperature: float = 1.0
+) -> list[float]:
+    """The share of each corpus among the training pairs: n_i^(1/T) / sum_j n_j^(1/T), or the normalized `weights`.
+
+    T = 1 keeps the proportions; higher temperatures draw small corpora more often, up to equal shares (Arivazhagan et
+    al. 2019). Sizes are above 0.
+    """
+    if weights is None:
+        largest = max(sizes)
+        weights = [(size / largest) ** (1 / temperature) for size in sizes]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def mixed_indices(sizes: Sequence[int], probabilities: Sequence[float], seed: int) -> np.ndarray:
+    """An epoch of sum(sizes) pairs: ascending int64 indices into the concatenated corpora.
+
+    Every pair of corpus i occurs floor(p_i * N / n_i) times or once more; `seed` selects those that occur once more.
+    """
+    rng = np.random.default_rng(seed)
+    exact = np.asarray(probabilities) * sum(sizes)
+    shares = np.floor(exact).astype(np.int64)
+    largest_fractions = np.argsort(shares - exact, kind="stable")
+    shares[largest_fractions[: sum(sizes) - shares.sum()]] += 1
+    times = []
+    for size, pairs in zip(sizes, shares.tolist(), strict=True):
+        every, more = divmod(pairs, size)
+        corpus = np.full(size, every)
+        corpus[rng.choice(size, more, replace=False)] += 1
+        times.append(corpus)
+    return np.repeat(np.arange(sum(sizes)), np.concatenate(times))

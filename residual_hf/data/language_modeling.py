@@ -10,6 +10,7 @@ import numpy as np
 from accelerate import PartialState
 
 from residual_hf.base.errors import InputError
+from residual_hf.model.options import refusal
 
 from .corpus import ParallelCorpus
 from .data_settings import DataSettings
@@ -101,9 +102,8 @@ def pack(lines: EncodedCorpus, block_size: int, break_mode: str, *, context: int
     """
     size = block_size - 1 - context
     if size < 1 or context < 0:
-        raise InputError(
-            f"context_window: {context} given, must be >= 0 and < {block_size - 1} with block_size {block_size}"
-        )
+        allowed = f">= 0 and < {block_size - 1} with block_size {block_size}"
+        raise InputError(refusal("context_window", context, allowed))
     spans = np.array(list(_spans(lines.source_lengths, size, break_mode)), dtype=np.int64).reshape(-1, 3)
     pieces = -(-(spans[:, 1] - spans[:, 0]) // size)
     number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)

@@ -1,7 +1,7 @@
 """Sentence pairs read in order from text, TSV, JSONL, other files or a `datasets` data set, from any position."""
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
@@ -222,31 +222,24 @@ def folder_pairs(folder: Path) -> Iterator[Pair]:
 
     Raises `InputError` naming recordings without one text, and texts without one recording.
     """
-    files: dict[Path, list[Path]] = {}
-    texts: dict[Path, list[str]] = {}
+    files, texts = defaultdict[Path, list[Path]](list), defaultdict[Path, list[str]](list)
     for path in sorted(folder.rglob("[!.]*")):
         if path.suffix.lower() in AUDIO_FILES:
-            files.setdefault(path.with_suffix(""), []).append(path)
+            files[path.with_suffix("")].append(path)
+        elif path.name.endswith(".trans.txt"):
+            for name, _, text in (line.partition(" ") for line in iter_lines(path)):
+                texts[path.parent / name].append(text)
         elif path.suffix == ".txt":
-            for stem, text in _transcripts(path):
-                texts.setdefault(stem, []).append(text)
+            texts[path.with_suffix("")].append(" ".join(iter_lines(path)))
 
     def pair(stem: Path) -> Pair:
-        found, said = files.get(stem, []), texts.get(stem, [])
+        found, said = files[stem], texts[stem]
         if (len(found), len(said)) != (1, 1):
             kinds = f"audio files ({', '.join(AUDIO_FILES)}), and {len(said)} texts ({stem.name}.txt or *.trans.txt)"
             raise InputError(f"{stem}: has {len(found)} {kinds}, must have one of each")
         return str(found[0].relative_to(folder)), said[0]
 
     return iter(for_all(pair, dict.fromkeys([*files, *texts])))
-
-
-def _transcripts(path: Path) -> Iterator[tuple[Path, str]]:
-    lines = iter_lines(path)
-    if path.name.endswith(".trans.txt"):
-        yield from ((path.parent / name, text) for name, _, text in (line.partition(" ") for line in lines))
-    else:
-        yield path.with_suffix(""), " ".join(lines)
 
 
 def is_audio(feature: Any) -> bool:

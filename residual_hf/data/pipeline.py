@@ -22,12 +22,11 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 from .cleaning import clean_corpus, pair_filter
-from .corpus import ParallelCorpus, numbered, read_parallel
+from .corpus import ParallelCorpus, mixed_indices, mixing_probabilities, numbered, read_parallel
 from .data_settings import CleaningSettings, DataSettings, TokenizerSettings
 from .encoding import EncodedCorpus, encode, encode_corpus
 from .language_names import adds_codes, set_languages
 from .marked_text import marked, marking_tokens, training_edits, with_capitals
-from .mixture import mixed_indices, mixing_probabilities
 from .multilingual import concatenate, directions, language_tag, tag_corpus, training_pairs
 from .pair_reader import PairReader, locate_pair
 from .sample_checks import (
@@ -191,9 +190,7 @@ def encode_training(
     encoded = mix(whole, [len(corpus) for corpus in pairs], data, seed)
     kept = encoded.drop_long(longest)
     if not len(kept):
-        raise InputError(
-            f"data.max_length, training.max_tokens: no training pair has at most {longest} tokens on both sides"
-        )
+        raise InputError(f"data.max_length, training.max_tokens: no pair has at most {longest} tokens on both sides")
     if dropped := len(encoded) - len(kept):
         level = logging.WARNING if dropped > len(kept) else logging.INFO
         logger.log(level, "dropped %d of %d training pairs, longer than %d tokens", dropped, len(encoded), longest)

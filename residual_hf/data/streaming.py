@@ -16,11 +16,10 @@ from residual_hf.base.errors import InputError
 from .background import BackgroundCall
 from .batching import TokenBudgetSampler
 from .cleaning import clean_corpus, pair_filter
-from .corpus import ParallelCorpus, numbered
+from .corpus import ParallelCorpus, mixing_probabilities, numbered
 from .data_settings import MOVABLE, DataSettings
 from .encoding import CHUNK, EncodedCorpus
 from .marked_text import training_edits, with_capitals
-from .mixture import mixing_probabilities
 from .multilingual import training_pairs
 from .pair_reader import Cursor, PairReader, check_files, count_rows
 

@@ -97,15 +97,6 @@ def open_binary(path: Path, place: Callable[[], str] = str) -> Iterator[Any]:
         raise InputError(fault) from error
 
 
-def _skip(file: Any, size: int) -> None:
-    """Go on after so many bytes of a file of which nothing is read."""
-    if size and file.seekable():
-        file.seek(size)
-        return
-    while size > 0 and (block := file.read(min(size, 1 << 20))):
-        size -= len(block)
-
-
 class LineReader:
     """Iterates over the lines of a UTF-8 text file, plain or compressed, without their line ends ("\\n" or "\\r\\n").
 
@@ -120,7 +111,11 @@ class LineReader:
 
     def __iter__(self) -> Iterator[str]:
         with open_binary(self.path, lambda: f", cannot be read past line {self.number}") as file:
-            _skip(file, self.offset)
+            left = self.offset
+            if left and file.seekable():
+                left -= file.seek(left)
+            while left > 0 and (block := file.read(min(left, 1 << 20))):
+                left -= len(block)
             for line in iter(partial(file.readline, LONGEST_LINE + 1), b""):
                 self.number += 1
                 where = f"{self.path}: line {self.number}"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from residual_hf.base.errors import InputError, InputSettings, requires
+from residual_hf.base.errors import InputError, InputSettings, input_errors, requires
 from residual_hf.data.language_names import detected_as
 from residual_hf.model.options import option, suggestion
 
@@ -216,13 +216,13 @@ def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> "
 
     in_characters = tokenize in ("zh", "ja-mecab")
 
+    extra = {"ja-mecab": "ja", "ko-mecab": "ko"}.get(tokenize)
+    advice = f"; pip install 'residual_hf[{extra}]', or choose char" if extra else ""
+
     def bleu(lowercase: bool) -> "Metric":
-        try:
+        unusable = f"tokenize: {tokenize!r} cannot be used on this machine{advice}: "
+        with input_errors(unusable, ImportError, OSError, RuntimeError):
             return BLEU(lowercase=lowercase, tokenize=tokenize, force=True)  # without advice to give this argument
-        except (ImportError, OSError, RuntimeError) as error:
-            extra = {"ja-mecab": "ja", "ko-mecab": "ko"}.get(tokenize)
-            advice = f"pip install 'residual_hf[{extra}]', or choose char" if extra else error
-            raise InputError(f"tokenize: {tokenize!r} cannot be used on this machine: {advice}") from error
 
     makers = {
         "bleu": lambda: bleu(lowercase),

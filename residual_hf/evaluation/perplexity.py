@@ -19,6 +19,7 @@ from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.language_modeling import count_words, encode_texts, pack, predicted_tokens
 from residual_hf.losses.label_smoothing import LossMeter
+from residual_hf.model.options import refusal
 from residual_hf.probes.undisturbed import undisturbed
 
 from .model_scores import write_scores
@@ -63,9 +64,7 @@ def evaluate_text(
         raise InputError(f"--text: {type(model).__name__} is no language model; give --source and --reference")
     positions = model.config.max_position_embeddings
     if block_size is not None and not 2 <= block_size <= positions:
-        raise InputError(
-            f"--block-size: {block_size} given, must be from 2 to {positions}, the positions of the model"
-        )
+        raise InputError(refusal("--block-size", block_size, f"from 2 to {positions}, the positions of the model"))
     packing = partial(pack, block_size=block_size or positions, break_mode=break_mode, context=context_window)
     move_to(model, device)
     corpora = [read_parallel(CorpusSpec(text=file)) for file in files]

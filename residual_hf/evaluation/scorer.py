@@ -145,21 +145,18 @@ def make_scorers(
 
 def warn_about_references(scorer: Scorer) -> None:
     """Warn if BLEU would take each sentence of the references for one word, or their subwords for words."""
-    if any(join_subwords(line) != line for line in scorer.corpus.targets[:SAMPLE]):
+    name, sample = scorer.corpus.name, scorer.corpus.targets[:SAMPLE]
+    if any(join_subwords(line) != line for line in sample):
         logger.warning(
-            "%s: the references are segmented (@@), but translations have complete words: join the subwords, for "
-            "example by sed -r 's/@@( |$)//g'",
-            scorer.corpus.name,
+            f"{name}: the references are segmented (@@), but translations have complete words: join the subwords, for "
+            "example by sed -r 's/@@( |$)//g'"
         )
-    references = "".join(scorer.corpus.targets[:SAMPLE])
+    references = "".join(sample)
     unspaced = LETTER.search(references) and share_of_script(references, WITHOUT_SPACES) > 0.5
     if unspaced and scorer.tokenizer in ("13a", "intl") and not scorer.pretokenized:
         logger.warning(
-            "%s: BLEU with the tokenizer %s has no meaning for references without spaces: set "
-            "target_lang (%s), or tokenize to zh, ja-mecab or char",
-            scorer.corpus.name,
-            scorer.tokenizer,
-            scorer.corpus.target_lang,
+            f"{name}: BLEU with the tokenizer {scorer.tokenizer} has no meaning for references without spaces: set "
+            f"target_lang ({scorer.corpus.target_lang}), or tokenize to zh, ja-mecab or char"
         )
 
 

@@ -16,7 +16,7 @@ from residual_hf.base.errors import InputError, input_errors
 from residual_hf.model.options import suggestion
 from residual_hf.model.translation_inputs import without_tag
 
-from .metrics import METRICS, Lines, check_lines, corpus_scores, default_tokenizer
+from .metrics import METRICS, Lines, corpus_scores, default_tokenizer
 from .sentence_metrics import ERROR_RATES, Comet, CompoundBLEU, ErrorRate, Rouge, SentenceMetric
 
 USAGE = """
@@ -61,14 +61,6 @@ class TranslationMetric(evaluate.Metric):
             inputs_description=USAGE,
             features=datasets.Features({"predictions": line, "references": line}),
         )
-
-    def compute(
-        self, *, predictions: Lines | None = None, references: Lines | None = None, **options: Any
-    ) -> dict[str, dict[str, Any]] | None:
-        """Scores of the given sentences, or of those added before."""
-        if predictions is not None and references is not None:
-            check_lines("predictions", predictions, references)
-        return super().compute(predictions=predictions, references=references, **options)
 
     def _compute(
         self,

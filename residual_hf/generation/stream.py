@@ -143,9 +143,7 @@ def translate_stream(
                     print(error, file=sys.stderr)
             else:
                 if process.is_main_process:
-                    pairs = [
-                        (line, hypothesis) for line, best in zip(window, found, strict=True) for hypothesis in best
-                    ]
+                    pairs = [(line, each) for line, best in zip(window, found, strict=True) for each in best]
                     write(window, "".join(written(*pair, settings, translator.glossary) for pair in pairs))
                     review.add(done + 1, window, [best[0] for best in found])
             done += len(window)

@@ -25,6 +25,7 @@ from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs,
 
 from .decode import Candidate, check_shortlist_use, move_in_precision, search, to_text
 from .generation_settings import DecodingSettings, SearchRequest
+from .inline import Inline
 from .long_text import space_between, split_text, too_long
 from .projection import Node, SentencePair, project
 
@@ -45,15 +46,6 @@ def lacking(terms: Sequence[Sequence[str]], tokens: Sequence[str], text: str) ->
     """The number of terms without any of their translations in a text, and of tokens that it lacks."""
     missing = (not any(occurs(target, text) for target in targets) for targets in terms)
     return sum(missing) + sum(token not in text for token in tokens)
-
-
-class TermPlace(NamedTuple):
-    """An element around the words of a translation, `pieces`, in whose place a term is to be."""
-
-    term: str
-    pieces: Sequence[str] = ()
-    keep: bool = False
-    link: bool = False
 
 
 class SentencePart(NamedTuple):
@@ -256,24 +248,20 @@ class Translator:
         root = Node(None, 0, len(read))
         for term in self.glossary.find(read) if self.glossary and self.constrained else ():
             if not any(occurs(target, before) for target in term.targets):
-                root.children.append(Node(TermPlace(term.targets[0]), term.start, term.end))
+                root.children.append(Node(Inline(term.targets[0]), term.start, term.end))
         if not root.children or not after.startswith(before.rstrip(SENTENCE_ENDS)):
             return forced
         (alignment,) = align(self.model, self.tokenizer, [read], [before], [ids], [free.ids])
         pieces = project(root, read, before, [SentencePair(read, 0, before, 0, alignment)])
-        if any(isinstance(piece, TermPlace) and not piece.pieces for piece in pieces):
+        if any(isinstance(piece, Inline) and not piece.pieces for piece in pieces):  # no words to be in the place of
             return forced
-        written = "".join(piece.term if isinstance(piece, TermPlace) else piece for piece in pieces)
+        written = "".join(piece.content if isinstance(piece, Inline) else piece for piece in pieces)
         if before[:1].isupper() and written.partition(" ")[0].islower():
             written = written[0].upper() + written[1:]
-        tag = [each for each in free.ids[:1] if self._is_code(each)]
+        named = self.tokenizer.convert_ids_to_tokens(free.ids[:1])
+        codes = [each for each in named if each in self.tokenizer.all_special_tokens or TAG_PATTERN.fullmatch(each)]
         (new,) = self.tokenizer(text_target=[written], add_special_tokens=False)["input_ids"]
-        return forced._replace(ids=[*tag, *new])
-
-    def _is_code(self, number: int) -> bool:
-        """Whether a token is the tag or the code of a language."""
-        token = self.tokenizer.convert_ids_to_tokens(number)
-        return number in self.tokenizer.all_special_ids or TAG_PATTERN.fullmatch(str(token)) is not None
+        return forced._replace(ids=[*free.ids[: len(codes)], *new])  # also the tag or the code of the language
 
     def _wanted(self, sentence: str) -> tuple[list[tuple[str, ...]], list[str]]:
         """The demands on a translation of a sentence: translations of each term, and tokens of placeholders."""

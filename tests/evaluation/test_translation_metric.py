@@ -15,7 +15,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.evaluation import translation_metric
-from residual_hf.evaluation.metrics import sacrebleu_metrics
+from residual_hf.evaluation.metrics import corpus_scores, sacrebleu_metrics
 from residual_hf.evaluation.translation_metric import TranslationMetric, compute_metrics_for, load_metric
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
@@ -183,9 +183,9 @@ def test_a_metric_that_cannot_be_used_is_named(tmp_path):
     ("call", "message"),
     [
         (lambda: score([], []), "references: 0 lines for 0 references given, must be .* at least one"),
-        (lambda: score(["a", "b"], ["a"]), "predictions: 2 lines for 1 references"),
-        (lambda: score("a b", ["a b"]), "predictions: one string given"),
-        (lambda: score(["a b"], "a b"), "references: one string given"),
+        (lambda: score(["a", "b"], ["a"]), r"number of predictions \(2\) and references \(1\)"),
+        (lambda: corpus_scores("a b", ["a b"], ["bleu"], "13a"), "predictions: one string given"),
+        (lambda: corpus_scores(["a b"], "a b", ["bleu"], "13a"), "references: one string given"),
         (lambda: score(["a"], ["a"], metrics=("meteor",)), r"metrics: \('meteor',\) given, must be .* 'chrf\+\+'"),
         (lambda: score(["a"], ["a"], metrics="bleu"), "metrics: 'bleu' given, must be a sequence"),
         (lambda: score(["a"], ["a"], tokenize="14b"), "tokenize: '14b' given, must be one of .*'13a'"),
@@ -193,7 +193,7 @@ def test_a_metric_that_cannot_be_used_is_named(tmp_path):
     ],
 )
 def test_bad_input_is_named(call, message):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(ValueError, match=message):
         call()
 
 
