@@ -126,7 +126,7 @@ def add_average(average: argparse.ArgumentParser) -> None:
 
 
 def run_average(options: argparse.Namespace) -> None:
-    from residual_hf.runs.average import average_run
+    from residual_hf.runs.final_model import average_run
 
     of = "last" if options.best is None else "best"
     overwrite, count = options.overwrite, getattr(options, of)

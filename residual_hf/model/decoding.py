@@ -47,10 +47,10 @@ KNOWN = {
     "remove_invalid_values", "renormalize_logits",
     "fast_decoding", "decoding_dtype", "max_length_a", "max_length_b", "transformers_version",
 }  # fmt: skip
-"""What the search knows of the arguments of `generate` and the fields of a generation config. Requests with anything
-else that is not at its default go to Transformers. Processors of scores among these treat each row alone."""
+"""Arguments of `generate` and fields of a generation config that the search knows. Requests with anything else that is
+not at its default go to Transformers. Processors of scores among these treat each row alone."""
 SAMPLING = {"do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"}
-"""What it knows besides of a request to sample from a decoder alone."""
+"""Further ones that it knows where a decoder alone samples."""
 
 NO_PHRASES = "phrases: only beam search of a model of this package on a CPU finds translations with given phrases"
 NO_LISTS = (
@@ -60,7 +60,7 @@ NO_LISTS = (
 
 
 def without_kernels(model: Any, dtype: str | None) -> None:
-    """In the place of packed weights: PyTorch decodes."""
+    """Give no packed weights: PyTorch decodes."""
 
 
 pack_for_kernels: Callable[[Any, str | None], Any] = without_kernels
@@ -155,7 +155,7 @@ class FastGenerationMixin(GenerationMixin):
             kwargs["encoder_outputs"] = BaseModelOutput(*states)
 
     def _request(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What is asked: the arguments, before the fields of their generation config, before those of the model's."""
+        """The arguments, before the fields of their generation config, before those of the model's."""
         if has_length_rule(self.generation_config):
             self.generation_config.max_length = None  # the default of Transformers, which `Seq2SeqTrainer` enters
         config = kwargs["generation_config"]
@@ -276,19 +276,19 @@ def check_source(name: str, source: Tensor, mask: Tensor | None) -> None:
 
 
 def own_fields(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Where to set what `generate` decides: in its generation config, or if there is none, in its arguments."""
+    """The mapping in which to set what `generate` decides: its generation config if there is one, or its arguments."""
     config = kwargs["generation_config"]
     return kwargs if config is None else vars(config)
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not None of arguments or fields."""
+    """The arguments or fields that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 @cache
 def defaults() -> dict[str, Any]:
-    """What generation configs have where nothing is given; other arguments of `generate` are off."""
+    """The values of fields that are not given; other arguments of `generate` are off."""
     config = GenerationConfig()
     general: dict[str, Any] = getattr(config, "_get_default_generation_params", dict)()  # none of them: only slower
     return given(vars(config)) | given(general)
@@ -401,7 +401,7 @@ OUTPUTS = {
     True: (GenerateEncoderDecoderOutput, GenerateBeamEncoderDecoderOutput),
     False: (GenerateDecoderOnlyOutput, GenerateBeamDecoderOnlyOutput),
 }
-"""Of greedy search and of beam search, for an encoder-decoder and for a decoder alone."""
+"""Classes of outputs of greedy search and of beam search, by whether the model is an encoder-decoder."""
 
 
 def begin(
@@ -427,7 +427,7 @@ def begin(
 def search_settings(
     generation_config: Any, prompt: Tensor, processors: Sequence[Any], length_limits: Tensor | None
 ) -> SearchSettings:
-    """What `generate` has prepared, as the search takes it."""
+    """The rules of a search from what `generate` has prepared."""
     config = generation_config
     limits = torch.full((len(prompt),), config.max_length, device=prompt.device)
     if length_limits is not None:
@@ -438,6 +438,8 @@ def search_settings(
     fill = -1 if pad is None else int(pad)
     if config.num_beams > 1 and eos_ids and fill <= 0:
         fill = eos_ids[0]  # as Transformers does where padding is token 0
+    # a value for each row, which that of repetitions holds for prompts with padding
+    has_rows = any(isinstance(getattr(p, "prompt_ignore_length", None), Tensor) for p in processors)
     renormalized = any(isinstance(p, logits_process.LogitNormalization) for p in processors)
     minimum = () if renormalized else MINIMUM_LENGTH
     record_scores = bool(config.output_scores and config.return_dict_in_generate)
@@ -452,14 +454,9 @@ def search_settings(
         min_length=max((minimum_length(p) for p in processors if isinstance(p, minimum)), default=0),
         processors=[(p, lengths_of(p)) for p in processors if not isinstance(p, minimum)],
         record_scores=record_scores,
-        keep_finished=record_scores or any(has_rows(p) for p in processors),
+        keep_finished=record_scores or has_rows,
         do_sample=config.do_sample,
     )
-
-
-def has_rows(processor: Any) -> bool:
-    """Whether a processor holds a value for each row, as that of repetitions does for prompts with padding."""
-    return isinstance(getattr(processor, "prompt_ignore_length", None), Tensor)
 
 
 def minimum_length(processor: Any) -> int:

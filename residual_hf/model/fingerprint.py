@@ -126,19 +126,16 @@ class Contents:
         elif isinstance(value, (set, frozenset)):
             self.notes.append(frozenset(value))
         else:
-            self._add_object(value)
-
-    def _add_object(self, value: Any) -> None:
-        self.notes.append(id(value))
-        if isinstance(value, Tensor):
-            self.notes += value.shape, value.dtype, type(value)
-        if id(value) in self.seen:
-            return
-        self.seen[id(value)] = value
-        if isinstance(value, Tensor) and type(value) in (nn.Parameter, Tensor) and value.device.type == "cpu":
-            self.tensors.append(value)
-        elif hasattr(type(value), "__dataclass_fields__"):  # configs and options
-            self.add(vars(value))
+            self.notes.append(id(value))
+            if isinstance(value, Tensor):
+                self.notes += value.shape, value.dtype, type(value)
+            if id(value) in self.seen:
+                return
+            self.seen[id(value)] = value
+            if isinstance(value, Tensor) and type(value) in (nn.Parameter, Tensor) and value.device.type == "cpu":
+                self.tensors.append(value)
+            elif hasattr(type(value), "__dataclass_fields__"):  # configs and options
+                self.add(vars(value))
 
 
 def submodules(model: nn.Module) -> list[nn.Module]:

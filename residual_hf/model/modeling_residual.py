@@ -22,7 +22,7 @@ from .configuration_residual import ResidualConfig
 from .decoding import FastGenerationMixin
 from .embeddings import NormalizedLinear, shift_tokens_right, unit_vectors
 from .kernels import Projection
-from .stacks import ENCODERS, ResidualDecoder, ResidualPreTrainedModel, ResidualStack
+from .stacks import ENCODERS, ResidualDecoder, ResidualPreTrainedModel
 
 
 def require_stacks(model: ResidualPreTrainedModel, config: ResidualConfig, *stacks: str) -> None:
@@ -48,11 +48,6 @@ class ResidualModel(ResidualPreTrainedModel):
             self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
         self._mark_tied_modules()
         self.post_init()
-
-    @property
-    def first_stack(self) -> ResidualStack:
-        """The encoder, or the decoder if it is alone."""
-        return self.get_submodule(self.config.stacks[0])
 
     def get_input_embeddings(self) -> nn.Module:
         return self.get_submodule(self.config.token_stacks[0]).embed_tokens
@@ -87,7 +82,8 @@ class ResidualModel(ResidualPreTrainedModel):
             cached = (
                 {"past_key_values": past_key_values, "use_cache": use_cache} if self.config.is_decoder_only else {}
             )
-            return self.first_stack(
+            stack = self.get_submodule(self.config.stacks[0])
+            return stack(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **cached, **kwargs
             )
         if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -121,6 +117,11 @@ class ResidualModel(ResidualPreTrainedModel):
             encoder_hidden_states=encoded.hidden_states,
             encoder_attentions=encoded.attentions,
         )
+
+
+def beside_states(outputs: ModelOutput) -> dict[str, Any]:
+    """The outputs of a model besides its last hidden states."""
+    return {name: value for name, value in outputs.items() if name != "last_hidden_state"}
 
 
 def build_projection(config: ResidualConfig) -> nn.Module:
@@ -286,5 +287,4 @@ class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixi
             **kwargs,
         )
         loss, logits = self.loss_and_logits(outputs.last_hidden_state, labels, num_items, logits_to_keep)
-        rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **rest)
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **beside_states(outputs))

@@ -6,10 +6,10 @@ After the first sub-layer of a layer the stream is `(x, x_inp)`: the state, and 
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
-from .connections import ResidualConnection, Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
-from .ln_modes import PostLN
+from .connections import ResidualConnection, Stream, Sublayer, SublayerPlace, register_ln_mode
+from .ln_modes import NormAtEnd, PostLN
 from .norms import build_norm
 from .options import option
 from .stack_config import StackConfig
@@ -55,15 +55,12 @@ class B2T(PostLN):
         return place.num_layers**-0.5 if config.options.rescale_init == "depth" else 1.0
 
 
-class OptionalNormAtEnd(StreamBoundary):
+class OptionalNormAtEnd(NormAtEnd):
     """A norm on the output of the stack if `stack_norm` is set."""
 
     def __init__(self, config: StackConfig):
         super().__init__(config)
-        self.norm = build_norm(config) if self.options.stack_norm else nn.Identity()
-
-    def end(self, stream: Stream) -> Tensor:
-        return self.norm(stream[0])
+        self.norm = self.norm if self.options.stack_norm else nn.Identity()
 
 
 @register_ln_mode("b2t_no_ln")

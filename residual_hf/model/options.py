@@ -11,7 +11,6 @@ subclass of `Settings` is also checked when it is built in Python.
 """
 
 import difflib
-import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
@@ -105,9 +104,16 @@ class Settings:
         """Check what the declaration of one field cannot express, by `require`."""
 
     def require(self, condition: Any, name: str, allowed: str) -> None:
-        """Raise `error` for the field `name` (dotted, if nested) unless `condition` is true."""
+        """Raise `error` for the field `name` (see `value_of`) unless `condition` is true."""
         if not condition:
-            raise self.error(refusal(name, operator.attrgetter(name)(self), allowed))
+            raise self.error(refusal(name, self.value_of(name), allowed))
+
+    def value_of(self, name: str) -> Any:
+        """The value of a field; dotted names are of nested settings or mappings."""
+        inner: Any = self
+        for part in name.split("."):
+            inner = inner.get(part) if isinstance(inner, Mapping) else getattr(inner, part)
+        return inner
 
 
 @dataclass(frozen=True)
@@ -313,20 +319,20 @@ def _convert_number(value: Any, hint: Any, declared: Mapping[str, Any]) -> Any:
         return MISSING
     try:
         number = hint(value)
-        finite = math.isfinite(number)
     except OverflowError:  # an integer of hundreds of digits
         return MISSING
-    if abs(number) > LARGEST[hint]:
-        return MISSING
-    fits = number in (declared.get("choices") or (number,)) and finite
-    for name, bound in BOUNDS.items():
-        fits = fits and (declared.get(name) is None or bound.holds(number, declared[name]))
-    return number if fits else MISSING
+    return number if abs(number) <= LARGEST[hint] and _is_within(number, declared) else MISSING
+
+
+def _is_within(value: Any, declared: Mapping[str, Any]) -> bool:
+    """Whether a value has the choices and bounds that the `option` of its field declares."""
+    limits = {name: declared[name] for name in BOUNDS if declared.get(name) is not None}
+    within = all(BOUNDS[name].holds(value, limit) for name, limit in limits.items())
+    return within and value in (declared.get("choices") or (value,))
 
 
 def check_declared(f: Field, value: Any) -> None:
     """Raise `ValueError` unless a value has the choices and bounds that the `option` of its field declares."""
-    choices, bounds = f.metadata.get("choices"), (name for name in BOUNDS if f.metadata.get(name) is not None)
-    if (choices and value not in choices) or not all(BOUNDS[n].holds(value, f.metadata[n]) for n in bounds):
+    if not _is_within(value, f.metadata):
         hint = type(value if f.default is None else f.default)
         raise ValueError(refusal(f.name, value, allowed_values(hint, f.metadata)) + _advice(value, hint, f.metadata))

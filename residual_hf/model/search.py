@@ -54,7 +54,7 @@ class Decoder(Protocol):
 
 @dataclass
 class SearchSettings:
-    """What a search does.
+    """The rules of a search.
 
     Args:
         limits: most tokens of each sentence, with its prompt, (sentences,).
@@ -92,7 +92,7 @@ class SearchSettings:
 
 @dataclass
 class SearchResult:
-    """What a search found.
+    """The sequences that a search has found.
 
     Attributes:
         sequences: (sentences * num_return_sequences, length), the best of each sentence first.
@@ -346,7 +346,10 @@ class BeamSearch:
         self._finish(rows, tokens, totals, ends)
         scores, order = largest(np.where(ends, totals + IMPOSSIBLE, totals), self.settings.num_beams)
         rows, tokens = rows.take(order), tokens.take(order)
-        is_open = beams.is_open & (self._best_possible(scores[:, 0]) > beams.goal) & ~is_last
+        to_limit = self.settings.early_stopping == "never" and self.settings.length_penalty > 0.0
+        longest = beams.limits if to_limit else np.full_like(beams.limits, self.length)
+        best_possible = self._normalized(scores[:, 0], longest)  # were they to end at the best length
+        is_open = beams.is_open & (best_possible > beams.goal) & ~is_last
         self.beams = Beams(self._extended(rows, tokens), scores, beams.limits, beams.goal, is_open)
         return rows
 
@@ -378,12 +381,6 @@ class BeamSearch:
         self.hypotheses = found = Hypotheses(found.sentence, chosen, scores, lengths.take(best))
         goal = np.inf if self.settings.early_stopping is True else scores[:, -1]
         self.beams.goal = np.where(found.lengths[:, -1] > 0, goal, IMPOSSIBLE)
-
-    def _best_possible(self, scores: Array) -> Array:
-        """What running hypotheses of these scores could have, were they to end at the best length."""
-        to_limit = self.settings.early_stopping == "never" and self.settings.length_penalty > 0.0
-        limits = self.beams.limits
-        return self._normalized(scores, limits if to_limit else np.full_like(limits, self.length))
 
     def _normalized(self, totals: Array, lengths: Array) -> Array:
         """Scores of hypotheses of each sentence, (sentences, ...), at a length with the prompt, (sentences,)."""

@@ -18,8 +18,7 @@ from residual_hf.model.modeling_residual import ResidualLanguageModel
 from residual_hf.model.search import Array
 
 from . import loaded_library, threads_for
-from .batch import Sentences
-from .listed_tokens import ListedTokens
+from .batch import ListedTokens, Sentences
 from .state import DecoderState, address
 from .structures import CONSTANTS, Checksums, Source, Stack, Table
 from .support import missing_support, unsupported_stack

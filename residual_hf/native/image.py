@@ -16,7 +16,7 @@ from .structures import STRUCTURES
 KERNELS = Path(__file__).with_name("kernels.wasm")
 """The library that `setup.py` builds where it finds `ziglang`."""
 PANEL_WIDTH = 16
-"""Of that library: outputs whose weights are together, see `gemm.h`."""
+"""Outputs whose weights that library has together, see `gemm.h`."""
 TABLES = ("tokens", "positions")
 """Fields of `Stack` whose values are stored in float16, half of their size; JavaScript widens them."""
 BYTES = {"int64_t": 8, "uint64_t": 8, "double": 8}
@@ -45,7 +45,7 @@ class Image:
         self._known: dict[bytes, int] = {}
 
     def add(self, structures: Sequence[Structure]) -> int:
-        """Where structures are, one after the other."""
+        """Write structures one after the other; returns where they are."""
         size = layout(type(structures[0]).__name__)["size"]
         start = place = self._append(bytes(size * len(structures)))
         for each in structures:

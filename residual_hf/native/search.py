@@ -110,4 +110,4 @@ RULES: dict[type, Callable[[Any], Iterable[OwnRule]]] = {
     logits_process.ForcedBOSTokenLogitsProcessor: lambda p: [("force", [p.bos_token_id], {})],
     logits_process.ForcedEOSTokenLogitsProcessor: lambda p: [("force", p.eos_token_id.tolist(), {})],
 }
-"""What `search.c` knows of the processors of Transformers."""
+"""The rules of `search.c` for processors of Transformers."""

@@ -11,8 +11,7 @@ from residual_hf.model.embeddings import first_position, positions_padding
 from residual_hf.model.search import Array, Decoder, SearchResult, SearchSettings
 
 from . import loaded_library, threads_for
-from .batch import ROWS_PER_THREAD, Sentences
-from .listed_tokens import ListedTokens
+from .batch import ROWS_PER_THREAD, ListedTokens, Sentences
 from .search import search
 from .structures import Candidates, Memory, Step, Tally
 from .weights import round_up
@@ -21,7 +20,7 @@ FIRST_STEPS = 64  # for which the cache has room from the start
 
 
 class DecoderState(Decoder):
-    """What the decoder remembers of a batch.
+    """The memory of the decoder for a batch.
 
     Keys and values stay where they were written; `ancestors` names the entries of each row, and `sources` its
     sentence, so that reordering beams and dropping sentences moves indices only.
@@ -170,5 +169,5 @@ class DecoderState(Decoder):
 
 
 def address(array: Array) -> int:
-    """Of the first value; `array.ctypes` takes several times as long."""
+    """The address of the first value; `array.ctypes` takes several times as long."""
     return addressof(c_char.from_buffer(array.data))

@@ -24,7 +24,7 @@ class Symbol:
     """
 
     def __init__(self, cells: Any, is_vector: bool):
-        self.cells: Any = as_array(cells)
+        self.cells: Any = np.asarray(cells, dtype=object)
         self.is_vector = is_vector
 
     @property
@@ -110,15 +110,6 @@ def item(values: Any, index: Any) -> Any:
     if index[0] is not Ellipsis or (values.is_vector and index[-1] not in (Ellipsis, slice(None))):
         raise NoKernel("single rows or values of hidden states")
     return Symbol(values.cells[index[:-1] if values.is_vector else index], values.is_vector)
-
-
-def as_array(cells: Any) -> Array:
-    """Arrays as they are, and a cell as an array without dimensions."""
-    if isinstance(cells, np.ndarray):
-        return cells
-    array = np.empty((), dtype=object)
-    array[()] = cells
-    return array
 
 
 def operand(value: Any, is_vector: bool, recorder: Recorder) -> Array:

@@ -19,8 +19,8 @@ from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.training.lora import add_lora, matching
 from residual_hf.training.training_settings import TrainingSettings
 
-from .batch_size_finder import split_update
 from .recipe import Recipe
+from .trial import split_update
 from .warm_start import RATES, Start, load_start, start_config, with_vocabulary
 
 logger = logging.getLogger(__name__)

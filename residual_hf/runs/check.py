@@ -67,8 +67,7 @@ def check(recipe: Recipe, seconds: float = 60.0, modes: Sequence[str] = ()) -> C
     recipe.require(recipe.chosen_task.translates, "task", "'translation' for a check")
     allowed = "another for a check, which trains with Adam at the rate of the recipe"
     recipe.require(recipe.training.optimizer != "sgd", "training.optimizer", allowed)
-    if recipe.starts_from is not None:
-        raise InputError("model.from: given, but the check is for models that start from random weights")
+    recipe.require(recipe.starts_from is None, "model.from", "absent: a check is of models with random weights")
     keep_freed_memory()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with tempfile.TemporaryDirectory() as folder:

@@ -75,11 +75,10 @@ def distill(
     if found is None:
         raise InputError(f"student: {student!r} given, must be the layers of encoder and decoder, such as 6+2")
     recipe.require(recipe.chosen_task.has_source_text, "task", "'translation' or 'summarization'")
-    if recipe.starts_from is not None:
-        raise InputError("model.from: given, must be absent: a student has other sizes; give another with --recipe")
+    absent = "absent: a student has other sizes; give another with --recipe"
+    recipe.require(recipe.starts_from is None, "model.from", absent)
     settings = settings or StreamSettings(long="skip")
-    if closest and settings.num_return_sequences == 1:
-        raise InputError("closest: true, must be false with num_return_sequences 1")
+    settings.require(not closest or settings.num_return_sequences > 1, "num_return_sequences", "above 1 with closest")
     layers = {"encoder_layers": int(found[1]), "decoder_layers": int(found[2])}
     replace(recipe, model={**recipe.model, **layers}).build_config()  # refuses layers
     check_files(recipe.data.train)
@@ -89,7 +88,9 @@ def distill(
     values, load_teacher = recipe.as_dict(), cache(partial(with_subwords, load_teacher))
     made_with = {**settings.declared, **(made_with or {}), "closest": closest, "data": values["data"]}
     if resume:
-        check_made_with(folder, made_with)
+        before, now = read_json(folder / RECORD), json.loads(json.dumps(made_with))
+        if changed := [name for name in now if before.get(name) != now[name]]:
+            raise InputError(f"--resume: {folder} was made with other {', '.join(changed)}")
     else:
         check_output_folder(folder, overwrite=False, holds=[RECORD], options="--resume")
         load_teacher()
@@ -140,14 +141,6 @@ def with_subwords(load_teacher: Callable[[], Translator]) -> Translator:
     if reads_segmented_text(teacher.tokenizer):
         target_backend(teacher.tokenizer).decoder = spaced()
     return teacher
-
-
-def check_made_with(folder: Path, made_with: Mapping[str, Any]) -> None:
-    """Raise `InputError` unless a folder was made with these settings."""
-    before, now = read_json(folder / RECORD), json.loads(json.dumps(made_with))
-    changed = [name for name in now if before.get(name) != now[name]]
-    if changed:
-        raise InputError(f"--resume: {folder} was made with other {', '.join(changed)}")
 
 
 def training_text(recipe: Recipe) -> Iterator[tuple[CorpusSpec, ParallelCorpus]]:

@@ -1,4 +1,4 @@
-"""The last stage of a run: the final weights, their scores, and the records."""
+"""The last stage of a run: the final weights, their scores, and the records; a model from its checkpoints later."""
 
 import logging
 import time
@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 from accelerate.utils import broadcast_object_list
+from transformers import AutoTokenizer
 
 from residual_hf.base.environment import now
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import write_atomically, write_json
-from residual_hf.checkpoint import save_checkpoint
+from residual_hf.base.files import check_output_folder, read_json, write_atomically, write_json
+from residual_hf.checkpoint import SHORTLIST, WEIGHT_FILES, save_checkpoint, saved_class
+from residual_hf.checkpoint_checks import check_shapes_before_loading, check_undamaged
 from residual_hf.data.corpus import describe_corpus
 from residual_hf.data.language_modeling import count_words, predicted_tokens
 from residual_hf.data.pipeline import PreparedData, encode_training, first_pairs
@@ -25,6 +27,7 @@ from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.generation.decode import check_shortlist_use
 from residual_hf.generation.scoring import translate_test_set
 from residual_hf.hub.card import write_card
+from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.checksums import file_hash
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.records.recording import measured_emissions
@@ -33,7 +36,9 @@ from residual_hf.training.checkpoints import choose_checkpoints, load_average
 from residual_hf.training.lora import merge
 from residual_hf.training.trainer import ResidualTrainer
 
-from .recipe import Recipe
+from .building import set_search
+from .recipe import Recipe, load_recipe
+from .resuming import other_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -201,3 +206,32 @@ def summary(metrics: dict[str, Any], folder: Path) -> str:
         if figures:
             parts.append(f"{split}: nll {figures['nll']:.3f}, {', '.join(scores)}")
     return "; ".join([*parts, f"model in {folder / 'model'}"])
+
+
+def average_run(
+    run_folder: Path, output_dir: Path, count: int, *, of: str = "last", overwrite: bool = False
+) -> list[Path]:
+    """Average the last or the best checkpoints of a run folder and save the model; returns the checkpoints.
+
+    The model gets the lexical shortlist of the run, if there is one.
+    """
+    recipe = load_recipe(run_folder / "recipe.yaml")
+    settings = recipe.training
+    settings.require(not settings.ema_decay, "ema_decay", "0: a run with it evaluates and keeps other weights")
+    chosen = choose_checkpoints(run_folder / "checkpoints", count, of=of, metric=settings.metric)
+    for difference in other_tokenizer(run_folder, RunRecord.read(run_folder)):
+        raise InputError(difference)
+    check_output_folder(output_dir, overwrite=overwrite, holds=WEIGHT_FILES, inputs=[run_folder, *chosen])
+    check_undamaged(chosen[-1])
+    values = read_json(chosen[-1] / "config.json")
+    model_class: Any = saved_class(values)[0]
+    for checkpoint in chosen:
+        check_shapes_before_loading(checkpoint, model_class, values)
+    model = model_class.from_pretrained(chosen[-1])
+    load_average(model, chosen)
+    set_search(model, recipe.decoding)  # which may have changed after the checkpoints
+    tokenizer = AutoTokenizer.from_pretrained(run_folder / "tokenizer")
+    origin = f"The weights are the average of {', '.join(path.name for path in chosen)} of one run."
+    shortlist = (run_folder / "model").glob(SHORTLIST)
+    save_with_card(model, tokenizer, output_dir, origin, overwrite=overwrite, copies=shortlist)
+    return chosen

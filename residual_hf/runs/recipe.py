@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -33,12 +32,12 @@ ELSEWHERE = {
     "arch": "preset",
     "architecture": "preset",
 }
-"""What other programs call fields of `model`, where the field of the closest name is another."""
+"""Names of other programs for fields of `model`, where the field of the closest name is another."""
 
 
 @dataclass(frozen=True)
 class Recipe(InputSettings):
-    """What to train on which data, and how."""
+    """A training run: data, model, training and scores."""
 
     also_called = {name: f"model.{name}" for name in (*ResidualConfig.__annotations__, "preset", "from")}
 
@@ -108,8 +107,8 @@ class Recipe(InputSettings):
         for name in self.model:
             if name not in (*known, *ResidualConfig.attribute_map, "preset", "from"):
                 raise InputError(f"model.{unknown_name(name, ['preset', 'from', *known], ELSEWHERE)}")
-        if self.starts_from is not None and "preset" in self.model:
-            raise InputError("model.preset: not allowed with model.from, whose sizes the model has")
+        absent = "absent with model.from, whose sizes the model has"
+        self.require(self.starts_from is None or "preset" not in self.model, "model.preset", absent)
         for name in ("source_lang", "target_lang"):
             given = all(getattr(spec, name) for spec in data.corpora)
             self.require(given, name, "given in the recipe or for every corpus")
@@ -150,15 +149,16 @@ class Recipe(InputSettings):
     def _check_task(self) -> None:
         """Raise `InputError` for fields that do not belong to the task."""
         for name in ("is_decoder_only", "is_encoder_only", "is_encoder_decoder"):
-            if name in self.model:
-                raise InputError(f"model.{name}: not allowed in a recipe, whose task decides on it")
+            self.require(name not in self.model, f"model.{name}", "absent in a recipe, whose task decides on it")
         task, allowed = self.chosen_task, f"with task {self.task!r}"
         if self.data.train[0].is_text != task.reads_lines:
             wanted, given = ("text", "sentence pairs") if task.reads_lines else ("source and target", "text")
             raise InputError(f"data.train: {given} given, must be {wanted} {allowed}")
         for name, fixed in task.fixed.items():
-            for value in self._values_of(name):
-                if value != fixed:
+            of_corpus = name.removeprefix("corpus.")
+            owners = [self] if of_corpus == name else self.data.corpora
+            for owner in owners:
+                if (value := owner.value_of(of_corpus)) != fixed:
                     word = {None: "null", (): "empty"}.get(fixed, str(fixed).lower())
                     raise InputError(refusal(name, value, f"{word} {allowed}"))
         metrics, kinds = (*LOSSES, *task.scores), task.tokenizers
@@ -167,16 +167,9 @@ class Recipe(InputSettings):
         size, most = self.data.block_size, self.max_tokens
         self.require(not (size and most) or size <= most, "data.block_size", f"<= training.max_tokens ({most})")
 
-    def _values_of(self, name: str) -> list[Any]:
-        """The value of a field, or those of a field of all corpora."""
-        section, _, field = name.partition(".")
-        if section == "corpus":
-            return [getattr(spec, field) for spec in self.data.corpora]
-        return [self.model.get(field) if section == "model" else attrgetter(name)(self)]
-
     @property
     def chosen_task(self) -> Task:
-        """What the stages of the run ask about the task."""
+        """The task, which the stages of the run ask for all that depends on it."""
         return TASKS[self.task]
 
     def check_block_size(self, positions: int) -> None:

@@ -30,7 +30,7 @@ SCORED_BY = (
     *("training.eval_sentences", "training.eval_beams", "evaluation.tokenize"),
     *(f"decoding.{name}" for name in ("length_penalty", "early_stopping", "max_length_a", "max_length_b", "dtype")),
 )
-"""What changes the score of an evaluation during training."""
+"""Fields that change the score of an evaluation during training."""
 
 
 def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
@@ -46,8 +46,9 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
         old, new = (before.setdefault(section, {}), now[section]) if section else (before, now)
         old |= {field.name: new[field.name] for field in fields(settings) if field.metadata["may_change"]}
     for section, name in (("tokenizer", "path"), ("model", "from"), ("data", "glossary")):
-        if _has_moved(before.get(section, {}).get(name), now[section].get(name)):
-            before[section][name] = now[section][name]
+        old, new = before.get(section, {}).get(name), now[section].get(name)
+        if old is not None and new is not None and not expanded(old).exists() and expanded(new).exists():
+            before[section][name] = new
     before = from_mapping(Recipe, before, f"{folder / 'recipe.yaml'}: ").as_dict()
     differences = [f"data.{split}: other text" for split in other_text(recipe, texts, record)]
     old, new = leaves(_without_places(before)), leaves(_without_places(now))
@@ -64,17 +65,15 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     if made and most is not None and number_of(made[0]) > most:
         differences.append(f"training.max_updates: {most} given, but {number_of(made[0])} updates are made")
     if differences:
-        raise InputError(f"--resume: {folder} was started differently: {'; '.join(differences)}{_other_way(folder)}")
-
-
-def _other_way(folder: Path) -> str:
-    """Advice to train on from the weights of a run, if it has saved any."""
-    saved = [folder] if (folder / "model").is_dir() else complete_checkpoints(folder / "checkpoints")[-1:]
-    return "".join(f". To train on from its weights, set model.from: {path} and another output_dir" for path in saved)
+        advice = "".join(
+            f". To train on from its weights, set model.from: {path} and another output_dir"
+            for path in ([folder] if (folder / "model").is_dir() else made)
+        )
+        raise InputError(f"--resume: {folder} was started differently: {'; '.join(differences)}{advice}")
 
 
 def other_tokenizer(folder: Path, record: RunRecord) -> list[str]:
-    """What is missing or different in the tokenizer of a run, if its files were recorded."""
+    """The files that are missing or different in the tokenizer of a run, if they were recorded."""
     found = tokenizer_hashes(folder)
     if missing := sorted(record.tokenizer.keys() - found.keys()):
         return [f"{folder / 'tokenizer'} has no {', '.join(missing)}"]
@@ -155,11 +154,6 @@ def lacks_metrics(metrics: Mapping[str, Any], recipe: Recipe) -> bool:
 def tokenizer_hashes(folder: Path) -> dict[str, str]:
     """The hash of each file of a run's tokenizer, by name."""
     return {path.name: file_hash(path) for path in sorted((folder / "tokenizer").glob("*")) if path.is_file()}
-
-
-def _has_moved(before: str | None, now: str | None) -> bool:
-    """Whether a path of the recipe was given up for another one."""
-    return before is not None and now is not None and not expanded(before).exists() and expanded(now).exists()
 
 
 def _without_places(values: Mapping[str, Any], *, names: bool = False) -> dict[str, Any]:

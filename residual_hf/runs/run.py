@@ -19,7 +19,6 @@ from residual_hf.records.run_record import RunRecord
 from residual_hf.training.checkpoints import STATE
 from residual_hf.training.launch import check_launch, keep_freed_memory
 
-from .batch_size_finder import resolve_batch_size
 from .building import build_model, check_training, load_start_of
 from .final_model import check_scoring, finish
 from .fitting import build_trainer, fit
@@ -27,6 +26,7 @@ from .preparation import check_preparation, prepare_data
 from .reading import TerminalHandler, check_folder, log_to, run_folder
 from .recipe import Recipe
 from .resuming import check_same_run, has_finished, warn_about_rounding, warn_about_scores
+from .trial import resolve_batch_size
 from .warm_start import Start
 
 logger = logging.getLogger(__name__)

@@ -50,23 +50,22 @@ def accelerated(model: Any, precision: str = "fp32") -> Iterator[None]:
     if library() is None or not on_cpu:
         yield
         return
-    with registered_kernels(model, bf16), native_attention(model):
-        yield
-
-
-@contextmanager
-def registered_kernels(model: nn.Module, bf16: bool) -> Iterator[None]:
-    registered = []
+    registered, attentions = [], []
     for module in model.modules():
         name = "criterion_products" if isinstance(module, ResidualLanguageModel) else "kernel"
         if name not in vars(module) and (kernel := kernel_of(module, bf16)):
             setattr(module, name, kernel)
             registered.append((module, name))
+        if isinstance(module, ResidualPreTrainedModel) and module.config._attn_implementation == "sdpa":
+            module.config._attn_implementation = ATTENTION
+            attentions.append(module.config)
     try:
         yield
     finally:
         for module, name in registered:
             delattr(module, name)
+        for config in attentions:
+            config._attn_implementation = "sdpa"
 
 
 def kernel_of(module: nn.Module, bf16: bool) -> Kernel | None:
@@ -80,20 +79,6 @@ def kernel_of(module: nn.Module, bf16: bool) -> Kernel | None:
     if isinstance(module, ResidualLanguageModel) and bf16:
         return products.bf16_products
     return dropout if type(module) is Dropout else None
-
-
-@contextmanager
-def native_attention(model: nn.Module) -> Iterator[None]:
-    """Context in which the layers of a model whose `attn_implementation` is "sdpa" have the kernel."""
-    stacks = (module for module in model.modules() if isinstance(module, ResidualPreTrainedModel))
-    configs = [c for c in {id(m.config): m.config for m in stacks}.values() if c._attn_implementation == "sdpa"]
-    for config in configs:
-        config._attn_implementation = ATTENTION
-    try:
-        yield
-    finally:
-        for config in configs:
-            config._attn_implementation = "sdpa"
 
 
 def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:

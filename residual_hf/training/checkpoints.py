@@ -25,28 +25,22 @@ from .diagnostics import spikes
 logger = logging.getLogger(__name__)
 
 STATE = "trainer_state.json"
-STATE_TYPES: dict[str, Any] = {
-    "log_history": list,
-    "stateful_callbacks": dict,
-    "global_step": int,
-    "epoch": (int, float, type(None)),
-    "best_model_checkpoint": (str, type(None)),
-}
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """The trainer's state of a checkpoint. Raises `InputError` for one that is damaged or holds other values."""
     path, update = checkpoint / STATE, number_of(checkpoint)
-    state = {"log_history": None, **read_json(path)}
-    wrong = sorted(state.keys() - {field.name for field in fields(TrainerState)})
-    wrong += [name for name, kind in STATE_TYPES.items() if name in state and not isinstance(state[name], kind)]
-    entries = state["log_history"] if isinstance(state["log_history"], list) else []
-    if not all(isinstance(entry, dict) and isinstance(entry.get("step"), int) for entry in entries):
-        wrong.append("log_history")
-    if state.get("global_step", update) != update:
-        wrong.append("global_step")
-    if wrong:
-        raise InputError(f"{path}: {', '.join(wrong)} not as in the state of a trainer at update {update}")
+    state = read_json(path)
+    log = state.get("log_history")
+    is_usable = (
+        state.keys() <= {field.name for field in fields(TrainerState)}
+        and state.get("global_step", update) == update
+        and isinstance(state.get("stateful_callbacks", {}), dict)
+        and isinstance(log, list)
+        and all(isinstance(entry, dict) and isinstance(entry.get("step"), int) for entry in log)
+    )
+    if not is_usable:
+        raise InputError(f"{path}: not the state of a trainer at update {update}")
     return state
 
 
@@ -155,7 +149,6 @@ class KeepCheckpoints(TrainerCallback):
                 shutil.rmtree(checkpoint)
 
 
-@torch.no_grad()
 def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
     """The mean of the weights of checkpoints, computed in fp64 and returned in the types of the last checkpoint.
 
@@ -179,19 +172,19 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
     """All tensors of a checkpoint, from one file or several."""
     weights: dict[str, Tensor] = {}
     check_undamaged(checkpoint)
-    for path in sorted(checkpoint.glob("model*.safetensors")):
-        with input_errors(f"{path}: not a readable safetensors file: ", SafetensorError, OSError):
-            weights |= load_file(path)
-    if not weights:
-        raise InputError(f"{checkpoint}: no model*.safetensors file in it")
+    for path in sorted(checkpoint.glob("model*.safetensors")) or [checkpoint / "model.safetensors"]:
+        weights |= read_file(path)
     return weights
+
+
+def read_file(path: Path) -> dict[str, Tensor]:
+    with input_errors(f"{path}: not a readable safetensors file: ", SafetensorError, OSError):
+        return load_file(path)
 
 
 def read_tensors(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a file. Raises `InputError` unless they have the names and shapes of others."""
-    if not path.exists():
-        raise InputError(f"{path}: no such file")
-    saved = load_file(path)
+    saved = read_file(path)
     if {name: tensor.shape for name, tensor in saved.items()} != {name: tensor.shape for name, tensor in like.items()}:
         raise InputError(f"{path}: not the weights of this model")
     return saved

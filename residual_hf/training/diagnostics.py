@@ -44,6 +44,7 @@ from residual_hf.probes.representations import SiteStatistics, SiteSums
 from residual_hf.probes.sites import Place, sublayers, watch
 
 from .spikes import FILE, THRESHOLD, WINDOW, Alert, first_mover, spike_scores
+from .training_settings import DiagnosticsSettings
 
 logger = logging.getLogger(__name__)
 
@@ -111,9 +112,7 @@ class DiagnosticsCallback(TrainerCallback):
     """
 
     def __init__(self, folder: str | Path, every: int = 100, log: Callable[[dict[str, float]], None] | None = None):
-        if every < 1:
-            raise InputError(f"every: {every} given, must be at least 1")
-        self.folder, self.every, self.log = Path(folder), every, log
+        self.folder, self.every, self.log = Path(folder), DiagnosticsSettings(every).every, log
         self.pending: list[_Update] = []
         self.update: _Update | None = None
         self.statistics: SiteStatistics | None = None

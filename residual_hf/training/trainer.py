@@ -125,7 +125,10 @@ class ResidualTrainer(ShardedTrainer):
                     logger.warning("%s, the best checkpoint, is missing: the last one takes its place", best)
                     best = checkpoint
                 self.state.best_model_checkpoint = str(best)
-                self.load_weights(best)
+                if self.settings.lora is None:
+                    load_average(self.model, [best])
+                else:
+                    load_trained(self.model, best)
                 self.model.to(self.args.device)  # FSDP and DeepSpeed would move it at the first update
                 return TrainOutput(self.state.global_step, math.nan, {})
         elif wants_profile(self.model):
@@ -210,12 +213,6 @@ class ResidualTrainer(ShardedTrainer):
             self.ema.save(folder)
         if self.settings.lora is not None and self.args.should_save:
             save_trained(self.model, folder)
-
-    def load_weights(self, checkpoint: Path) -> None:
-        if self.settings.lora is None:
-            load_average(self.model, [checkpoint])
-        else:
-            load_trained(self.model, checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if self.settings.lora is None:

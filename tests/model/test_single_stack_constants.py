@@ -21,9 +21,8 @@ def alone(stack, mode, layers, **fields):
 
 def gains(model):
     """The factor of the mode on each weight of the first layer, by role."""
-    layer = model.model.first_stack.layers[0]
-    linears = [m for m in layer.modules() if hasattr(m, "role")]
     (own,) = model.config.stack_configs
+    linears = [m for m in model.model.get_submodule(own.stack).layers[0].modules() if hasattr(m, "role")]
     return {m.role: own.mode.init_gain(own, m.place, m.role) for m in linears}
 
 
@@ -38,7 +37,7 @@ def test_deep_norm(stack, layers, alpha, beta):
     scaled = (8 * layers) ** -0.25
     assert math.isclose(scaled, beta, abs_tol=5e-5)
     assert gains(model) == pytest.approx(dict(zip(ROLES, (1, 1, *[scaled] * 4), strict=True)))
-    first = model.model.first_stack.layers[0]
+    first = getattr(model.model, stack).layers[0]
     assert first.self_attn.v_proj.weight.std().item() == pytest.approx(scaled * 64**-0.5, rel=0.05)
     assert first.ffn.fc1.weight.std().item() == pytest.approx(scaled * (2 / (64 + 128)) ** 0.5, rel=0.05)
 

@@ -16,7 +16,7 @@ from residual_hf.cli import main
 from residual_hf.data import encoding
 from residual_hf.model.checksums import CHECKSUMS
 from residual_hf.runs import fitting
-from residual_hf.runs.average import average_run
+from residual_hf.runs.final_model import average_run
 from residual_hf.runs.reading import run_folder
 from residual_hf.runs.run import train
 from residual_hf.training.checkpoints import check_intact, complete_checkpoints

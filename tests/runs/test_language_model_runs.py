@@ -230,7 +230,10 @@ OF_PAIRS = {"source_lang": "en", "target_lang": "de"}
         (TEXT | OF_TEXT | {"source_lang": "de"}, "source_lang: 'de' given, must be null with task 'language_mod"),
         (OF_PAIRS | {"data": PAIRS["data"] | {"block_size": 8}}, "data.block_size: 8 given, must be null with"),
         (OF_PAIRS | {"data": PAIRS["data"] | {"sample_break_mode": "eos"}}, "'eos' given, must be none with"),
-        (TEXT | OF_PAIRS | {"model": {"is_decoder_only": True}}, "model.is_decoder_only: not allowed in a recipe"),
+        (
+            TEXT | OF_PAIRS | {"model": {"is_decoder_only": True}},
+            "model.is_decoder_only: true given, must be absent",
+        ),
     ],
 )
 def test_task_and_data_belong_together(values, message):

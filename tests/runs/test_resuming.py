@@ -27,7 +27,7 @@ from residual_hf.native import instruction_set, library
 from residual_hf.records.run_record import RunRecord
 from residual_hf.runs import final_model
 from residual_hf.runs import run as run_module
-from residual_hf.runs.average import average_run
+from residual_hf.runs.final_model import average_run
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.resuming import check_same_run, has_finished, warn_about_scores
 from residual_hf.runs.run import train

@@ -127,7 +127,7 @@ def test_what_the_model_cannot_become_is_refused_before_the_folder_is_made(tmp_p
 
 
 def test_preset_and_from_exclude_each_other(tmp_path, base):
-    with pytest.raises(InputError, match="model.preset: not allowed with model.from"):
+    with pytest.raises(InputError, match="model.preset: .* must be absent with model.from"):
         recipe_from(tmp_path, base, {"preset": "multi30k_tiny"})
 
 

@@ -11,9 +11,7 @@ from torch import nn
 from transformers import get_scheduler
 
 from residual_hf.base.errors import InputError
-from residual_hf.training.fairseq_adam import FairseqAdam
-from residual_hf.training.optimization import build_optimizer
-from residual_hf.training.radam import RAdam
+from residual_hf.training.optimization import FairseqAdam, RAdam, build_optimizer
 from residual_hf.training.schedules import TRANSFORMERS_SCHEDULES, build_schedule
 from residual_hf.training.training_settings import TrainingSettings
 

@@ -110,7 +110,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def facts(run: Run) -> dict[str, str]:
-    """What the head of the page says about a run."""
+    """The lines about a run in the head of the page."""
     record, model = run.record, run.config or run.recipe.get("model") or {}
     layers = "+".join(str(model[f"{s}_layers"]) for s in ("encoder", "decoder") if model.get(f"{s}_layers"))
     last = max((entry["step"] for entry in run.curve), default=0)

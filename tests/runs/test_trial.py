@@ -9,21 +9,11 @@ from support.trainers import make_model
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.runs import batch_size_finder
-from residual_hf.runs.batch_size_finder import find_max_tokens, largest, random_batch, split_update, tokens_that_fit
+from residual_hf.runs import trial
 from residual_hf.runs.run import train
+from residual_hf.runs.trial import find_max_tokens, random_batch, split_update, tokens_that_fit
 
 Memory = namedtuple("Memory", "available total", defaults=[2**40])
-
-
-@pytest.mark.parametrize("limit", [100, 1000, 1023, 5000, 65536])
-def test_search_comes_within_a_sixteenth_and_never_above(limit):
-    found = largest(lambda tokens: tokens <= limit, 100, 65536)
-    assert limit * 15 / 16 - 1 <= found <= limit
-
-
-def test_nothing_fits():
-    assert largest(lambda tokens: False, 100, 1000) == 0
 
 
 def test_on_a_cpu_the_budget_grows_with_the_free_memory(monkeypatch):
@@ -31,12 +21,12 @@ def test_on_a_cpu_the_budget_grows_with_the_free_memory(monkeypatch):
     lengths = [5, 9, 20]
 
     def with_memory(available):
-        monkeypatch.setattr(batch_size_finder.psutil, "virtual_memory", lambda: Memory(available))
+        monkeypatch.setattr(trial.psutil, "virtual_memory", lambda: Memory(available))
         return tokens_that_fit(model, lengths)
 
     small, large = with_memory(2**24), with_memory(2**25)
     assert small % 256 == 0 and 1.9 * small < large <= 2.1 * small + 256
-    assert with_memory(2**45) == batch_size_finder.CEILING
+    assert with_memory(2**45) == trial.CEILING
     with pytest.raises(InputError, match="a sentence of 20 tokens does not fit into the memory of cpu"):
         with_memory(2**10)
 
@@ -57,7 +47,7 @@ def test_another_device_is_tried_until_it_is_full(monkeypatch):
         return SimpleNamespace(loss=next(model.parameters()).sum())
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=2**24))
-    monkeypatch.setattr(batch_size_finder, "RESERVE", 0.5)
+    monkeypatch.setattr(trial, "RESERVE", 0.5)
     monkeypatch.setattr(torch, "empty", allocate)
     monkeypatch.setattr(model, "forward", run)
     assert 2816 - 256 <= tokens_that_fit(model, [5, 9, 20], copies=1) <= 2816
@@ -79,12 +69,12 @@ def test_a_transcript_is_as_long_as_the_model_can_write():
 
 
 def test_a_larger_model_gets_fewer_tokens(monkeypatch):
-    monkeypatch.setattr(batch_size_finder.psutil, "virtual_memory", lambda: Memory(2**25))
+    monkeypatch.setattr(trial.psutil, "virtual_memory", lambda: Memory(2**25))
     assert tokens_that_fit(make_model(decoder_layers=8), [8]) < 0.6 * tokens_that_fit(make_model(), [8])
 
 
 def test_the_search_measures_the_loss_of_training_which_stores_no_logits(tmp_path, monkeypatch):
-    monkeypatch.setattr(batch_size_finder.psutil, "virtual_memory", lambda: Memory(2**26))
+    monkeypatch.setattr(trial.psutil, "virtual_memory", lambda: Memory(2**26))
     model = make_model()
     with_logits = tokens_that_fit(model, [8])
     assert find_max_tokens(make_recipe(tmp_path), model, [8]) > with_logits
@@ -116,13 +106,13 @@ def test_auto_in_a_recipe_is_recorded_and_kept_on_resuming(tmp_path, monkeypatch
     recipe = make_recipe(
         tmp_path, max_tokens="auto", tokens_per_update=600, max_updates=2, eval_every=2, eval_bleu=False
     )
-    monkeypatch.setattr(batch_size_finder, "PROBE", 64)
+    monkeypatch.setattr(trial, "PROBE", 64)
     train(recipe)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["tokens_per_update"] == 600 and record["max_tokens"] == 600
     small = changed(recipe, "training", tokens_per_update=4)
     with pytest.raises(InputError, match=r"training.tokens_per_update: 4 given, leaves batches of 4 tokens, but"):
         train(small, overwrite=True)
-    monkeypatch.setattr(batch_size_finder.psutil, "virtual_memory", lambda: Memory(0))
+    monkeypatch.setattr(trial.psutil, "virtual_memory", lambda: Memory(0))
     train(changed(recipe, "training", max_updates=4), resume=True)
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["updates"] == 4
