@@ -1,29 +1,34 @@
-// The part of web_speed.py that runs in Node, in the folder that it has written.
-import { readFileSync } from "node:fs";
-import Module, { createRequire } from "node:module";
-import { resolve } from "node:path";
-import worker, { MessageChannel } from "node:worker_threads";
-import { pathToFileURL } from "node:url";
-
-const [repeats, withOthers] = [Number(process.argv[2]), process.argv[3] === "True"];
+// The part of web_speed.py that runs in Node, or in a page of a browser, in the folder that it has written.
+const inNode = typeof process !== "undefined";
+const { repeats, runtimes: names, batches } = JSON.parse(inNode ? process.argv[2] : decodeURIComponent(location.hash.slice(1)));
+const url = (name) => new URL(name, import.meta.url);
+const bytes = async (name) => {
+  if (inNode) return Uint8Array.from((await import("node:fs")).readFileSync(url(name))).buffer;
+  return (await fetch(url(name))).arrayBuffer();
+};
 const STEPS = 30;
-const ids = Array.from({ length: 25 }, (_, i) => 10 + 37 * i);
+const sentences = JSON.parse(new TextDecoder().decode(await bytes("sentences.json"))); // [{text, ids}]
 
-async function web() {
-  const { Translator } = await import(pathToFileURL(resolve("site/translator.js")));
-  const translator = await Translator.load(pathToFileURL(resolve("site")));
+async function web(shortlist) {
+  const { Translator } = await import(url("site/translator.js"));
+  const translator = await Translator.load(url("site"), { shortlist });
   translator.model.search.ends = []; // all translations reach the limit
-  return async (beams) => translator.search(ids, undefined, beams);
+  return async (chosen, beams) => {
+    for (const { text, ids } of chosen) {
+      translator.encode(text);
+      translator.target.decode(translator.search(ids, undefined, beams));
+    }
+  };
 }
 
 async function onnx() {
-  const ort = await import("onnxruntime-web");
+  const ort = await import(inNode ? "onnxruntime-web" : url("node_modules/onnxruntime-web/dist/ort.wasm.min.mjs"));
   ort.env.wasm.numThreads = 1;
-  const load = (name) => ort.InferenceSession.create(readFileSync(`onnx/${name}.onnx`), { executionProviders: ["wasm"] });
+  const load = async (name) => ort.InferenceSession.create(new Uint8Array(await bytes(`onnx/${name}.onnx`)), { executionProviders: ["wasm"] });
   const [encoder, first, later] = await Promise.all(["encoder_model", "decoder_model", "decoder_with_past_model"].map(load));
   const integers = (values, shape) => new ort.Tensor("int64", BigInt64Array.from(values.map(BigInt)), shape);
   const inputsOf = (session, all) => Object.fromEntries(session.inputNames.filter((name) => name in all).map((name) => [name, all[name]]));
-  return async (rows) => {
+  const translate = async (ids, rows) => {
     const repeated = Array(rows).fill(ids).flat();
     const mask = integers(repeated.map(() => 1), [rows, ids.length]);
     const source = await encoder.run(inputsOf(encoder, { input_ids: integers(repeated, [rows, ids.length]), attention_mask: mask }));
@@ -38,42 +43,74 @@ async function onnx() {
       tokens = tokens.map((_, row) => logits.subarray(row * width, (row + 1) * width).reduce((best, value, i, all) => (value > all[best] ? i : best), 0));
     }
   };
-}
-
-// Its worker, without a thread of its own.
-async function bergamot() {
-  const file = createRequire(resolve("x.js")).resolve("@browsermt/bergamot-translator/worker/translator-worker.js");
-  Object.defineProperty(worker, "parentPort", { value: new MessageChannel().port1 });
-  const script = new Module(file);
-  Object.assign(script, { filename: file, paths: [] });
-  const source = readFileSync(file, "utf8").replace("max-length-factor: 2.0", "max-length-factor: 1.18"); // 30 tokens
-  script._compile(`${source}\nmodule.exports = BergamotTranslatorWorker;`, file);
-  const translator = new script.exports();
-  await translator.initialize({ cacheSize: 0 });
-  const bytes = (name) => Uint8Array.from(readFileSync(`marian/${name}`)).buffer;
-  const [model, vocabulary, text] = [bytes("model.bin"), bytes("vocab.model"), readFileSync("marian/text", "utf8")];
-  const loaded = new Set();
-  return async (beams) => {
-    const pair = { from: "a", to: String(beams) };
-    const config = { "beam-size": beams, "gemm-precision": "int8shiftAll" };
-    if (!loaded.has(beams)) translator.loadTranslationModel(pair, { model, shortlist: new ArrayBuffer(0), vocabs: [vocabulary], config });
-    loaded.add(beams);
-    translator.translate({ models: [pair], texts: [{ text, html: false, qualityScores: false }] });
+  return async (chosen, beams) => {
+    for (const { ids } of chosen) await translate(ids, beams);
   };
 }
 
-const runtimes = { web: await web(), ...(withOthers ? { "onnxruntime-web": await onnx(), bergamot: await bergamot() } : {}) };
-const found = {};
-for (const beams of [1, 5]) {
-  found[beams] = {};
-  for (let repeat = 0; repeat <= repeats; repeat++) {
-    for (const [name, run] of Object.entries(runtimes)) {
-      const start = performance.now();
-      await run(beams);
-      const time = performance.now() - start;
-      if (repeat) found[beams][name] = Math.min(time, found[beams][name] ?? Infinity); // the first one compiles
+// In a thread, as its own module does.
+async function bergamot(listed) {
+  const Thread = inNode ? (await import("node:worker_threads")).Worker : Worker;
+  const thread = new Thread(url("bergamot/translator-worker.js"));
+  const waiting = new Map();
+  const take = ({ id, result, error }) => {
+    const [resolve, reject] = waiting.get(id);
+    if (error) reject(new Error(error.message));
+    else resolve(result);
+  };
+  if (inNode) thread.on("message", take);
+  else thread.onmessage = ({ data }) => take(data);
+  let last = 0;
+  const call = (name, ...args) => new Promise((resolve, reject) => {
+    waiting.set(++last, [resolve, reject]);
+    thread.postMessage({ id: last, name, args });
+  });
+  const [model, vocabulary] = await Promise.all([bytes("marian/model.bin"), bytes("marian/vocab.model")]);
+  const shortlist = listed ? await bytes("marian/shortlist.bin") : new ArrayBuffer(0);
+  await call("initialize", { cacheSize: 0 });
+  const loaded = new Set();
+  return async (chosen, beams) => {
+    const pair = { from: "a", to: String(beams) };
+    const config = { "beam-size": beams, "gemm-precision": "int8shiftAll" };
+    if (!loaded.has(beams)) await call("loadTranslationModel", pair, { model, shortlist, vocabs: [vocabulary], config });
+    loaded.add(beams);
+    const text = chosen.map((sentence) => sentence.text).join("\n");
+    const [{ target }] = await call("translate", { models: [pair], texts: [{ text, html: false, qualityScores: false }] });
+    return target.text;
+  };
+}
+
+const RUNTIMES = {
+  web: () => web(false),
+  "web, shortlist": () => web(true),
+  "onnxruntime-web": onnx,
+  bergamot: () => bergamot(false),
+  "bergamot, shortlist": () => bergamot(true),
+};
+const found = { first: null, single: {}, batch: {}, text: {} };
+try {
+  const runtimes = {};
+  for (const name of names) runtimes[name] = await RUNTIMES[name]();
+  for (const beams of [1, 5]) {
+    for (const [kind, count, chosen] of [["single", repeats, sentences.slice(0, 1)], ["batch", batches, sentences]]) {
+      const best = (found[kind][beams] = {});
+      if (kind === "batch" && !count) continue;
+      for (let repeat = 0; repeat <= count; repeat++) {
+        for (const [name, run] of Object.entries(runtimes)) {
+          const start = performance.now();
+          found.text[name] = await run(chosen, beams);
+          const now = performance.now();
+          found.first ??= now; // since the page was opened
+          if (repeat) best[name] = Math.min((now - start) / chosen.length, best[name] ?? Infinity); // the first one compiles
+        }
+      }
     }
   }
+} catch (error) {
+  found.error = String(error?.stack ?? error);
 }
-console.log(JSON.stringify(found));
-process.exit();
+if (inNode) {
+  console.log(JSON.stringify(found));
+  process.exit();
+}
+await fetch("/found", { method: "POST", body: JSON.stringify(found) });
