@@ -26,7 +26,7 @@ from transformers.utils import cached_file
 from residual_hf import checkpoint_checks as checks
 from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import atomic_folder, check_output_folder, read_json
-from residual_hf.base.model_folders import model_folder
+from residual_hf.base.names import model_folder
 from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
 from residual_hf.model.checksums import CHECKSUMS, file_hash, files_of, write_checksums
 from residual_hf.model.configuration_residual import ResidualConfig

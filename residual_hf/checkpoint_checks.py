@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, GenerationConfig
 from residual_hf._version import __version__
 from residual_hf.base.errors import InputError, InputSettings, fields_of, input_errors, is_panic, refuse_if
 from residual_hf.base.files import read_json, read_text
-from residual_hf.base.model_folders import check_model_files
+from residual_hf.base.names import check_model_files
 from residual_hf.model import self_contained, tokenization_residual
 from residual_hf.model.checksums import of_model, of_training, refuse_damage
 from residual_hf.model.configuration_residual import ResidualConfig

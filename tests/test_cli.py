@@ -238,6 +238,7 @@ def without(folder, tmp_path, *names):
         (lambda f, t: ["translate", str(f), "--num-beams", "0"], "--num-beams: 0 given"),
         (lambda f, t: ["translate", str(f), "--num-beams", "99999"], "--num-beams: 99999 given"),
         (lambda f, t: ["translate", ""], "model: '' given, must be a folder or a name on the Hub"),
+        (lambda f, t: ["export", __file__, "--to", "torch", "--output-dir", str(t / "x")], "must be a folder, not a"),
         (lambda f, t: ["translate", str(f), "--device", "meta"], "device 'meta'"),
         (lambda f, t: ["translate", str(f), "--device", "abacus"], "device 'abacus'"),
         (lambda f, t: ["evaluate", str(f), "--source", "a", "--reference", "b"], "no such file: a, b"),

@@ -142,24 +142,21 @@ def test_languages_of_the_task_name_are_checked(folder):
         pipeline("translation_en_to_de", model=str(folder))
 
 
-def test_summarization_pipeline_of_a_folder(folder):
-    summarize = pipeline("summarization", model=str(folder), device="cpu")
-    assert type(summarize) is SummarizationPipeline
-    (result,) = summarize(SENTENCES[0], max_new_tokens=5)
-    (translation,) = pipeline("translation", model=str(folder), device="cpu")(SENTENCES[0], max_new_tokens=5)
-    assert result == {"summary_text": translation["translation_text"]}
-    (tokens,) = summarize(SENTENCES[0], max_new_tokens=5, return_tensors=True)
-    assert tokens["summary_token_ids"].ndim == 1
-
-
-def test_text_to_text_pipeline_of_a_folder(folder):
-    generate = pipeline("text2text-generation", model=str(folder), device="cpu")
-    assert type(generate) is Text2TextGenerationPipeline
+@pytest.mark.parametrize(
+    ("task", "cls", "name"),
+    [
+        ("summarization", SummarizationPipeline, "summary"),
+        ("text2text-generation", Text2TextGenerationPipeline, "generated"),
+    ],
+)
+def test_other_pipelines_of_a_folder(folder, task, cls, name):
+    generate = pipeline(task, model=str(folder), device="cpu")
+    assert type(generate) is cls
     (result,) = generate(SENTENCES[0], max_new_tokens=5)
     (translation,) = pipeline("translation", model=str(folder), device="cpu")(SENTENCES[0], max_new_tokens=5)
-    assert result == {"generated_text": translation["translation_text"]}
+    assert result == {f"{name}_text": translation["translation_text"]}
     (tokens,) = generate(SENTENCES[0], max_new_tokens=5, return_tensors=True)
-    assert tokens["generated_token_ids"].ndim == 1
+    assert tokens[f"{name}_token_ids"].ndim == 1
 
 
 def test_t5_summarizes_with_its_own_prompt(folder):
@@ -201,33 +198,20 @@ def test_registering_again_changes_nothing(recwarn):
 def test_saving_a_pipeline_of_another_family_leaves_it_loadable(tmp_path):
     tokenizer = tiny_tokenizer()
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    config = transformers.BartConfig(vocab_size=len(tokenizer), **sizes, **heads)
-    model = transformers.BartForConditionalGeneration(config)
+    model = transformers.BartForConditionalGeneration(transformers.BartConfig(vocab_size=len(tokenizer), **sizes))
     pipeline("translation", model=model, tokenizer=tokenizer, device="cpu").save_pretrained(tmp_path)
     assert pipeline("translation", model=str(tmp_path), device="cpu")("Hund", max_new_tokens=3)
 
 
-@pytest.mark.parametrize("name", ["PIPELINE_REGISTRY", "check_task"])
+@pytest.mark.parametrize("name", ["PIPELINE_REGISTRY", "check_task", "register_pipeline", "task_aliases"])
 def test_missing_private_name_is_a_warning_that_names_it(monkeypatch, restored, name):
-    monkeypatch.delattr(pipelines, name)
+    restored.supported_tasks.pop("translation")
+    owners = {"register_pipeline": type(restored), "task_aliases": restored}
+    monkeypatch.delattr(owners.get(name, pipelines), name)
     with pytest.warns(RuntimeWarning, match=rf"Transformers {transformers.__version__} .*{name}.*TranslationPipeline"):
         register()
     tokenizer = tiny_tokenizer()
     assert TranslationPipeline(tiny_model(tokenizer), tokenizer=tokenizer, device="cpu")("Hund", max_new_tokens=3)
-
-
-def test_missing_registration_method_is_a_warning_that_names_it(monkeypatch, restored):
-    restored.supported_tasks.pop("translation")
-    monkeypatch.delattr(type(restored), "register_pipeline")
-    with pytest.warns(RuntimeWarning, match="register_pipeline"):
-        register()
-
-
-def test_missing_aliases_are_a_warning_that_names_them(monkeypatch, restored):
-    monkeypatch.delattr(restored, "task_aliases")
-    with pytest.warns(RuntimeWarning, match="task_aliases"):
-        register()
 
 
 def test_unknown_guard_is_a_warning_that_says_what_it_said(monkeypatch, restored):

@@ -330,6 +330,12 @@ def read_text(path: Path) -> str:
             return path.read_text(encoding="utf-8")
 
 
+def read_page(path: Path) -> str:
+    """A web page with the style that all pages of the package share in the place of a comment."""
+    style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8").replace("/* page.css */\n", style)
+
+
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
     """Context that reads a file. Raises `InputError` for one that is missing or cannot be read."""

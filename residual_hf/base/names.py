@@ -1,11 +1,11 @@
-"""Names that users mistype: of files, folders and repositories on the Hub."""
+"""Names that users give: of files, of folders of models or runs, and of repositories on the Hub."""
 
 import difflib
 import os
 from pathlib import Path
 
 from .errors import InputError, input_errors
-from .files import expanded
+from .files import RECORD, expanded, numbered_folders
 
 NETWORK_TIMEOUT = 10  # seconds
 
@@ -39,3 +39,33 @@ def check_repository(name: str, where: str, kind: str = "model") -> None:
         return
     with input_errors(f"{missing}; the Hub cannot be reached: ", Exception):
         get_session().head(constants.ENDPOINT, timeout=NETWORK_TIMEOUT)
+
+
+def model_folder(name: str | Path) -> str | Path:
+    """The model folder of a run folder; other names unchanged, with `~` expanded."""
+    name = type(name)(os.path.expanduser(name))
+    of_run = Path(name, "model")
+    holds_run = (of_run / "config.json").is_file() and not Path(name, "config.json").exists()
+    return of_run if holds_run and str(name) else name
+
+
+def check_model_files(name: str | Path, where: str) -> None:
+    """Raise `InputError` for a local folder without the files of a model, or a name that cannot be one on the Hub."""
+    if not str(name).strip():
+        raise InputError(f"model: {str(name)!r} given, must be a folder or a name on the Hub")
+    folder = Path(name)
+    if not folder.is_dir():
+        if folder.exists():
+            raise InputError(f"{where}: must be a folder, not a file")
+        check_repository(str(name), where)
+        return
+    if not (folder / "config.json").exists():
+        is_run = (folder / RECORD).exists()
+        saved = [str(path) for path in numbered_folders(folder / "checkpoints" if is_run else folder, "checkpoint")]
+        if is_run:
+            use = f", or use a checkpoint: {', '.join(saved)}" if saved else ""
+            raise InputError(f"{where}: a run that has not finished: continue it with train --resume{use}")
+        use = f"; use {saved[-1]}, of {len(saved)} checkpoints" if saved else ""
+        raise InputError(f"{where}: not a saved model: no config.json in it{use}")
+    if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
+        raise InputError(f"{where}: no tokenizer (tokenizer.json) in it; save one with tokenizer.save_pretrained")

@@ -12,9 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from residual_hf.base.errors import InputError, refuse_if, requires
-from residual_hf.base.model_folders import model_folder
-from residual_hf.base.names import similar_path
+from residual_hf.base.errors import InputError, requires
+from residual_hf.base.names import model_folder, similar_path
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.text_files import uncompressed_name
 from residual_hf.documents import ARCHIVES, BINARY, DOCUMENTS, REFUSED
@@ -64,10 +63,7 @@ def add_translate(translate: argparse.ArgumentParser) -> None:
     formats = ", ".join(DOCUMENTS)
     source = translate.add_mutually_exclusive_group()
     source.add_argument(
-        "file",
-        type=Path,
-        nargs="?",
-        help=f"file with lines of text (default: standard input), or document: {formats}",
+        "file", type=Path, nargs="?", help=f"file with lines of text (default: standard input), or document: {formats}"
     )
     source.add_argument("--input", type=Path, help="the same as `file`")
     translate.add_argument("--output", type=Path, help="file for the translations (default: standard output)")
@@ -84,19 +80,17 @@ def run_translate(options: argparse.Namespace) -> int:
     from residual_hf.generation.stream import translate_file
 
     source = options.input if options.file is None else options.file
-    model, file = Path(options.model), Path(options.model if source is None else source)
-    missing, is_document = f"no such file: {file}{similar_path(file)}", file.suffix.lower() in DOCUMENTS
-    problems = {
-        missing: source is not None and not file.exists(),
-        f"model: {model} is a file, must be a folder or a name on the Hub, before the text": model.is_file(),
-        f"{missing}; the model must be before the text": is_document and not file.exists(),
-        f"--devices: {options.devices} given, must be 1 for a document": source
-        and is_document
-        and options.devices > 1,
-    }
-    refuse_if(problems)
+    if source is not None and not source.exists():
+        raise InputError(f"no such file: {source}{similar_path(source)}")
+    if Path(options.model).is_file():
+        raise InputError(f"model: {options.model} is a file, must be a folder or a name on the Hub, before the text")
+    if source is None and options.model.lower().endswith(DOCUMENTS) and not Path(options.model).exists():
+        file = Path(options.model)
+        raise InputError(f"no such file: {file}{similar_path(file)}; the model must be before the text")
     translate: Callable[..., None] = translate_file
-    if source is not None and is_document:
+    if source is not None and source.suffix.lower() in DOCUMENTS:
+        if options.devices > 1:
+            raise InputError(f"--devices: {options.devices} given, must be 1 for a document")
         with requires("documents"):
             from residual_hf.documents.translation import translate_document
         translate = translate_document
@@ -122,12 +116,11 @@ def check_text_files(source: Path | None, output: Path | None) -> None:
     """Raise `InputError` for names of files that hold something else than lines of text."""
     if source is not None:
         name = uncompressed_name(source.name.lower())
+        if name.endswith(DOCUMENTS):
+            raise InputError(f"{source}: is a compressed document, must be unpacked")
         advice = next((advice for advice, names in REFUSED.items() if name.endswith(names)), None)
-        problems = {
-            f"{source}: is a compressed document, must be unpacked": name.endswith(DOCUMENTS),
-            f"{source}: is no text file, and none of {', '.join(DOCUMENTS)}: {advice}": advice is not None,
-        }
-        refuse_if(problems)
+        if advice is not None:
+            raise InputError(f"{source}: is no text file, and none of {', '.join(DOCUMENTS)}: {advice}")
     if output is not None and output.name.lower().endswith((*chain(*BINARY.values()), *ARCHIVES)):
         raise InputError(f"--output: {output} given, must be a text file, as the input is")
 
@@ -166,14 +159,15 @@ def add_score(score: argparse.ArgumentParser) -> None:
 
 
 def run_score(options: argparse.Namespace) -> None:
-    files, given = (options.source, options.translation), [shlex.quote(str(f)) for f in (options.file, *options.more)]
-    use = f"of two files use --source {given[0]} --translation {given[-1]}"
-    is_half = (None in files) != (files == (None, None)) or (None not in files and options.file is not None)
-    problems = {
-        f"file: {len(given)} files given, must be one with both sides; {use}": options.more,
-        "--source, --translation: both must be given, or a file with both sides in their place": is_half,
-    }
-    refuse_if(problems)
+    if options.more:
+        source, translation = shlex.quote(str(options.file)), shlex.quote(str(options.more[0]))
+        raise InputError(
+            f"file: {1 + len(options.more)} files given, must be one with both sides; of two files use "
+            f"--source {source} --translation {translation}"
+        )
+    files = (options.source, options.translation)
+    if (None in files) != (files == (None, None)) or (None not in files and options.file is not None):
+        raise InputError("--source, --translation: both must be given, or a file with both sides in their place")
     check_lines_of_text(filter(None, (*files, options.file)))
     translator = load_translator(options, options.model)
     from residual_hf.generation.scoring import read_pairs, scored

@@ -244,11 +244,7 @@ def translate(model: Model, sources: Sequence[list[int]], limit: int) -> list[li
 
 
 def compare(
-    model: Model,
-    sources: Sequence[list[int]],
-    own: Sequence[list[int]],
-    exported: Sequence[list[int]],
-    to: str,
+    model: Model, sources: Sequence[list[int]], own: Sequence[list[int]], exported: Sequence[list[int]], to: str
 ) -> Verification:
     """Count equal translations. Raises `ExportDiffersError` for one that differs by more than rounding."""
     task, verb = ("translation", "translates") if model.config.is_encoder_decoder else ("text-generation", "continues")

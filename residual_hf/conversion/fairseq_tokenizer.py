@@ -36,22 +36,17 @@ def read_codes(path: str | Path) -> list[tuple[str, str]]:
     merges: dict[tuple[str, str], None] = {}
     versioned = False
     for number, line in enumerate(iter_lines(path), start=1):
+        parts = line.strip(" ").split(" ")
         if number == 1 and line.startswith("#version:"):
             version = line.removeprefix("#version:").strip()
             if version != "0.2":
                 raise InputError(f"{path}: #version {version}, must be 0.2 (subword-nmt 0.3 or newer)")
             versioned = True
-            continue
-        if not line.strip(" "):
-            continue
-        parts = line.strip(" ").split(" ")
-        counted = len(parts) == 3 and parts[2].isdecimal() and not versioned
-        if not counted and not (versioned and len(parts) == 2):
-            raise InputError(
-                f"{path}: line {number} is {line!r}; codes must be those of subword-nmt (first line #version: 0.2, "
-                "two symbols per line) or fastBPE (two symbols and a count)"
-            )
-        merges.setdefault((parts[0], parts[1]))
+        elif parts != [""]:
+            if not (len(parts) == 2 if versioned else len(parts) == 3 and parts[2].isdecimal()):
+                kinds = "subword-nmt (first line #version: 0.2, two symbols per line) or fastBPE (and a count)"
+                raise InputError(f"{path}: line {number} is {line!r}; codes must be those of {kinds}")
+            merges.setdefault((parts[0], parts[1]))
     if not merges:
         raise InputError(f"{path}: the file has no merges")
     return list(merges)

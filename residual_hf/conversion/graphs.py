@@ -116,16 +116,12 @@ def text_plan(model: ResidualForCausalLM) -> Plan:
     kept = [f"{layer}.{name}" for layer in range(config.decoder_layers) for name in ("key", "value")]
     pasts = [torch.randn(2, heads, 2, config.d_model // heads) for _ in kept]
     present, names = ["logits", *(f"present.{name}" for name in kept)], ["input_ids", "attention_mask"]
-    later_dims = ({0: batch}, {0: batch, 1: past + 1}, [{0: batch, 2: past} for _ in kept])
+    dims = {0: batch, 1: text}, {0: batch, 1: text}
+    later_dims = {0: batch}, {0: batch, 1: past + 1}, [{0: batch, 2: past} for _ in kept]
+    later_names = [*names, *(f"past_key_values.{name}" for name in kept)]
     return {
-        DECODER: (TextGraph(model), (ids, mask), ({0: batch, 1: text}, {0: batch, 1: text}), names, present),
-        DECODER_WITH_PAST: (
-            TextGraph(model),
-            (ids[:, :1], mask, pasts),
-            later_dims,
-            [*names, *(f"past_key_values.{name}" for name in kept)],
-            present,
-        ),
+        DECODER: (TextGraph(model), (ids, mask), dims, names, present),
+        DECODER_WITH_PAST: (TextGraph(model), (ids[:, :1], mask, pasts), later_dims, later_names, present),
     }
 
 
@@ -137,32 +133,25 @@ def translation_plan(model: ResidualForConditionalGeneration) -> Plan:
     past = Dim("past", min=1, max=max(config.max_position_embeddings - 1, 2))
     ids = torch.tensor([[4, 5, 6], [4, 5, config.pad_token_id]]) % config.vocab_size
     mask = ids.ne(config.pad_token_id).long()
-    states = torch.randn(2, 3, config.d_model)
-    width = config.d_model // config.decoder_attention_heads
-    heads = config.decoder_attention_heads
-    pasts = [torch.randn(2, heads, length, width) for _ in range(config.decoder_layers) for length in (2, 2, 3, 3)]
-    past_dims = [{0: batch, 2: dim} for _ in range(config.decoder_layers) for dim in (past, past, source, source)]
-    kept = [f"{layer}.{name}" for layer in range(config.decoder_layers) for name in KEPT]
+    states, start = torch.randn(2, 3, config.d_model), torch.full((2, 2), config.decoder_start_token_id)
+    heads, layers = config.decoder_attention_heads, range(config.decoder_layers)
+    pasts = [torch.randn(2, heads, length, config.d_model // heads) for _ in layers for length in (2, 2, 3, 3)]
+    past_dims = [{0: batch, 2: dim} for _ in layers for dim in (past, past, source, source)]
+    kept = [f"{layer}.{name}" for layer in layers for name in KEPT]
+    of_source, of_target, names = {0: batch, 1: source}, {0: batch, 1: target}, ["encoder_attention_mask", "input_ids"]
+    first_names, present = [*names, "encoder_hidden_states"], [f"present.{name}" for name in kept]
+    later_names = [*names, *(f"past_key_values.{name}" for name in kept)]
+    later_present = [name for name in present if "decoder" in name]
+    source_names, dims = ["input_ids", "attention_mask"], (of_source, of_target, of_source)
+    first, later = DecoderGraph(model), DecoderWithPastGraph(model)
     return {
-        ENCODER: (
-            EncoderGraph(model),
-            (ids, mask),
-            ({0: batch, 1: source}, {0: batch, 1: source}),
-            ["input_ids", "attention_mask"],
-            ["last_hidden_state"],
-        ),
-        DECODER: (
-            DecoderGraph(model),
-            (mask, torch.full((2, 2), config.decoder_start_token_id), states),
-            ({0: batch, 1: source}, {0: batch, 1: target}, {0: batch, 1: source}),
-            ["encoder_attention_mask", "input_ids", "encoder_hidden_states"],
-            ["logits", *(f"present.{name}" for name in kept)],
-        ),
+        ENCODER: (EncoderGraph(model), (ids, mask), (of_source, of_source), source_names, ["last_hidden_state"]),
+        DECODER: (first, (mask, start, states), dims, first_names, ["logits", *present]),
         DECODER_WITH_PAST: (
-            DecoderWithPastGraph(model),
-            (mask, torch.full((2, 1), config.decoder_start_token_id), pasts),
-            ({0: batch, 1: source}, {0: batch}, past_dims),
-            ["encoder_attention_mask", "input_ids", *(f"past_key_values.{name}" for name in kept)],
-            ["logits", *(f"present.{name}" for name in kept if "decoder" in name)],
+            later,
+            (mask, start[:, :1], pasts),
+            (of_source, {0: batch}, past_dims),
+            later_names,
+            ["logits", *later_present],
         ),
     }

@@ -55,19 +55,18 @@ class CTranslate2Target:
     def check(self, config: ResidualConfig) -> None:
         """Raise `InputError` naming the field that CTranslate2 cannot represent."""
         modes, norms = f"{', '.join(PLAIN)} or a mode that folds into one of them", " or ".join(NORMS)
-        function, ends = config.activation_function, config.eos_token_id
+        function, functions, ends = config.activation_function, ", ".join(ACTIVATIONS), config.eos_token_id
         problems: dict[str, Any] = {}
         for own in config.stack_configs:
             wrong_mode, wrong_norm = self.plain_mode(own.ln_mode) is None, own.norm_type not in NORMS
             problems[f"ln_mode: the {own.stack} is {own.ln_mode!r}, must be {modes}"] = wrong_mode
             problems[f"norm_type: the {own.stack} has {own.norm_type!r}, must be {norms}"] = wrong_norm
         problems |= {
-            f"activation_function: {function!r} given, must be one of {', '.join(ACTIVATIONS)}": function
-            not in ACTIVATIONS,
+            f"activation_function: {function!r} given, must be one of {functions}": function not in ACTIVATIONS,
             "adaptive_cutoffs: given, must be None": config.adaptive_cutoffs,
             f"eos_token_id: {ends} given, must be one token": not isinstance(ends, int),
         }
-        others = "for CTranslate2; --to onnx and --to torch export every model"
+        others = "for CTranslate2, but not for --to onnx and --to torch"
         refuse_if({f"{problem} {others}": so for problem, so in problems.items()})
 
     def write(self, model: Model, tokenizer: Any, folder: Path) -> None:
@@ -96,12 +95,7 @@ class CTranslate2Target:
             return [result.sequences_ids[0] for result in results]
         ids = {token: number for number, token in enumerate(target_tokens)}
         results = ctranslate2.Translator(str(folder), compute_type="default").translate_batch(
-            texts,
-            beam_size=1,
-            max_batch_size=32,
-            min_decoding_length=0,
-            max_decoding_length=limit,
-            max_input_length=0,
+            texts, beam_size=1, max_batch_size=32, min_decoding_length=0, max_decoding_length=limit, max_input_length=0
         )
         return [[ids[token] for token in result.hypotheses[0]] for result in results]
 

@@ -12,8 +12,7 @@ import torch
 
 from residual_hf._version import __version__
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import write_atomically
-from residual_hf.base.pages import read_page
+from residual_hf.base.files import read_page, write_atomically
 from residual_hf.data.shortlist import Shortlist
 from residual_hf.generation import long_text
 from residual_hf.generation.generation_settings import DecodingSettings

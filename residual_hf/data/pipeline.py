@@ -15,8 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import atomic_folder, write_json
-from residual_hf.base.model_folders import model_folder
-from residual_hf.base.names import check_repository
+from residual_hf.base.names import check_repository, model_folder
 from residual_hf.checkpoint_checks import load_tokenizer
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.tokenization_residual import ResidualTokenizer

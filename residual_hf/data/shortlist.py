@@ -16,7 +16,7 @@ from transformers.utils import cached_file
 
 from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import atomic_file
-from residual_hf.base.model_folders import model_folder
+from residual_hf.base.names import model_folder
 from residual_hf.checkpoint import SHORTLIST
 
 from .encoding import EncodedCorpus

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from transformers import AutoFeatureExtractor
 
 from residual_hf.base.errors import InputError, for_all
-from residual_hf.base.model_folders import model_folder
+from residual_hf.base.names import model_folder
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.data.audio import FRAMES, RATE, Recording, cut_at_pauses, features, is_silent, recording
 from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq

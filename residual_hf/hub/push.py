@@ -19,7 +19,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from residual_hf._version import __version__
-from residual_hf.base.errors import InputError, input_errors, refuse_if
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import read_json, read_text, write_atomically
 from residual_hf.checkpoint import saved_class, validate_model_folder
 from residual_hf.checkpoint_checks import DifferentCodeError
@@ -120,13 +120,11 @@ def push_run(
     readme = _find_card(Path(folder), model, repo_id)
     card = _read_card(readme)
     pictures = {name: readme.parent / name for name in PICTURE.findall(card.text)}
-    no_names = [name for name in pictures if not PICTURE_NAME.fullmatch(name)]
-    missing = [name for name, path in pictures.items() if not path.is_file()]
-    problems = {
-        f"{readme}: {', '.join(no_names)} is shown as a picture, but does not have the name of one": no_names,
-        f"{readme}: no such picture: {', '.join(missing)}": missing,
-    }
-    refuse_if(problems)
+    for name, path in pictures.items():
+        if not PICTURE_NAME.fullmatch(name):
+            raise InputError(f"{readme}: {name} is shown as a picture, but does not have the name of one")
+        if not path.is_file():
+            raise InputError(f"{readme}: no such picture: {name}")
     files = {CARD: readme, **pictures, **{name: model / name for name in names}}
     for name, path in files.items():
         if path.resolve().parent != path.parent.resolve():

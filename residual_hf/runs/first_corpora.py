@@ -8,7 +8,7 @@ from typing import Any
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder
-from residual_hf.base.model_folders import check_model_files, model_folder
+from residual_hf.base.names import check_model_files, model_folder
 from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec
 from residual_hf.data.language_names import code_given
 from residual_hf.data.pair_formats import LANGUAGE, languages_in, with_lower_language, without_regions

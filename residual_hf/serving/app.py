@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from residual_hf._version import __version__
 from residual_hf.base.errors import InputError
-from residual_hf.base.pages import read_page
+from residual_hf.base.files import read_page
 from residual_hf.data.language_names import language_name
 from residual_hf.generation.html_text import visible_text
 
@@ -107,8 +107,7 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
         return texts
 
     app.include_router(
-        file_routes(languages, settings, kept, translations, check_key),
-        responses=ERRORS | {507: {"model": Error}},
+        file_routes(languages, settings, kept, translations, check_key), responses=ERRORS | {507: {"model": Error}}
     )
 
     @app.post("/translate", response_model_exclude_none=True, **documented(TranslateBody, languages, settings))

@@ -144,11 +144,7 @@ class Translations:
             layouts.end()
 
     async def _in_shares(
-        self,
-        job: Job,
-        sentences: list[tuple[str, bool]],
-        request: Request,
-        progress: Callable[[], Any] = lambda: None,
+        self, job: Job, sentences: list[tuple[str, bool]], request: Request, progress: Callable[[], Any] = lambda: None
     ) -> list[Found]:
         """The translations of sentences, between those of other requests."""
         found: list[Found] = []

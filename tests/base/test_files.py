@@ -146,8 +146,9 @@ def test_ctrl_c_while_a_folder_is_replaced_leaves_the_old_one(output, monkeypatc
 
 
 def test_json(tmp_path):
-    write_json(tmp_path / "a.json", {"ä": [1]})
-    assert read_json(tmp_path / "a.json") == {"ä": [1]}
+    for value in ({"ä": [1]}, {"name of a file": os.fsdecode(b"caf\xe9")}):
+        write_json(tmp_path / "a.json", value)
+        assert read_json(tmp_path / "a.json") == value
     for name, content, message in (
         ("missing", None, "no such file: .*missing"),
         ("list", b"[]", "list: must be a JSON object, not list"),
@@ -195,9 +196,7 @@ def refused(folder, message, **options):
 
 def test_only_an_earlier_output_is_overwritten(output, tmp_path, monkeypatch):
     check_output_folder(output, overwrite=True, holds=["run.json"])
-    refused(
-        output, r"output holds the input .*text, which --overwrite would delete", inputs=[output / "deep" / "text"]
-    )
+    refused(output, "output holds the input .*text, which --overwrite would", inputs=[output / "deep" / "text"])
     refused(output, "holds the input", inputs=[output])
     (tmp_path / "link").symlink_to(output)
     refused(tmp_path / "link", "link is a link; to overwrite, name the folder")
@@ -229,17 +228,13 @@ def test_a_folder_that_holds_a_run_is_overwritten_by_none_but_that_run(output, t
     check_output_folder(output, overwrite=True, holds=["run.json"])
 
 
-def test_a_link_to_nothing_is_named(tmp_path):
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    refused(tmp_path / "link", "link is not a folder")
-    refused(tmp_path / "link" / "new", "link is not a folder")
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("start", ["nowhere", "nowhere/deeper/..", "link", "loop", "output/run.json"])
 def test_a_folder_is_not_reached_through_one_that_does_not_exist(output, tmp_path, start, overwrite):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for folder in (tmp_path / "link", tmp_path / "link" / "new"):
+        refused(folder, "link is not a folder")
     for end in ("..", "../output", "../new"):
         with pytest.raises(InputError, match="no folder|is not a folder"):
             check_output_folder(tmp_path / start / end, overwrite=overwrite, holds=["run.json"])
@@ -295,12 +290,6 @@ def test_an_output_that_cannot_be_written_is_refused(output, tmp_path, monkeypat
         check_output_file(tmp_path / "text", overwrite=False)
     with pytest.raises(InputError, match="has 0 MiB free, must have 32"):
         check_output_folder(tmp_path / "new", overwrite=False, holds=["run.json"])
-
-
-def test_a_file_name_that_is_not_utf_8_can_be_recorded(tmp_path):
-    name = os.fsdecode(b"caf\xe9")
-    write_json(tmp_path / "run.json", {"command": name})
-    assert read_json(tmp_path / "run.json") == {"command": name}
 
 
 @pytest.mark.parametrize("existing", ["nothing", "empty", "full"])

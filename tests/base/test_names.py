@@ -34,16 +34,22 @@ def network(tmp_path, monkeypatch):
 
 def test_a_mistyped_path_is_not_tried_for_half_a_minute(network, tmp_path):
     (tmp_path / "runs" / "model").mkdir(parents=True)
-    with pytest.raises(
-        InputError, match=r"^model runs/modle: no such folder; did you mean runs/model\?; the Hub cann"
+    for read, message in (
+        (
+            lambda: load_checkpoint("runs/modle"),
+            r"^model runs/modle: .*; did you mean runs/model\?; the Hub cann",
+        ),
+        (
+            lambda: given_tokenizer("a/b", "bpe"),
+            "^tokenizer.path: a/b cannot be loaded: no .*be reached: timed",
+        ),
+        (
+            lambda: check_files([CorpusSpec(dataset="data/my-corpus")]),
+            "^corpus.dataset: data/my-corpus: no .*Hub",
+        ),
     ):
-        load_checkpoint("runs/modle")
-    with pytest.raises(
-        InputError, match="^tokenizer.path: a/b cannot be loaded: no such folder; the Hub cannot be reached: timed out"
-    ):
-        given_tokenizer("a/b", "bpe")
-    with pytest.raises(InputError, match="^corpus.dataset: data/my-corpus: no such folder; the Hub cannot be reached"):
-        check_files([CorpusSpec(dataset="data/my-corpus")])
+        with pytest.raises(InputError, match=message):
+            read()
     assert network.requests == 3
     for name in ("runs/../runs/modle", "./modle", "with space"):
         with pytest.raises(InputError, match=r"no such folder[^T]*$"):

@@ -199,8 +199,10 @@ def test_a_wrong_export_is_not_written(tmp_path, monkeypatch, capsys):
         ({"ln_mode": "pre_ln", "decoder_ln_mode": "b2t"}, "ln_mode: the decoder is 'b2t'"),
         ({"ln_mode": "pre_ln", "norm_type": "scale_norm"}, "norm_type: the encoder has 'scale_norm'"),
         ({"ln_mode": "pre_ln", "activation_function": "mish"}, "activation_function: 'mish'"),
+        ({"ln_mode": "pre_ln", "eos_token_id": [2, 3]}, r"eos_token_id: \[2, 3\] given, must be one token"),
+        ({"ln_mode": "pre_ln", "position_embedding_type": "relative"}, "position_embedding_type: 'relative' given"),
     ],
-    ids=["mode", "decoder", "norm", "activation"],
+    ids=["mode", "decoder", "norm", "activation", "ends", "positions"],
 )
 def test_ctranslate2_names_what_it_cannot_represent(fields, message, tmp_path):
     needs("ctranslate2")

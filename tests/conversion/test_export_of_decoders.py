@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from conversion.test_export import LOADERS, needs
 from support.models import every_mode
 from support.single_stacks import SIZES, disturbed
 from support.tiny_translator import SENTENCES, tiny_tokenizer
@@ -14,8 +15,6 @@ from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.conversion import export as exporting
 from residual_hf.conversion.export import TARGETS, ExportDiffersError, export
-from residual_hf.conversion.to_onnx import load_onnx
-from residual_hf.conversion.to_torch_export import load_torch_export
 
 TOKENIZER = tiny_tokenizer()
 MODERN = {"position_embedding_type": "rotary", "gated_ffn": True, "activation_function": "silu"}
@@ -26,7 +25,6 @@ FIELDS = {
     "no final norm": {"ln_mode": "pre_ln", "final_norm": False, "embedding_norm": True},
     "no positions": {"ln_mode": "layer_scale", "position_embedding_type": "none", "output_bias": True},
 }
-LOADERS = {"onnx": load_onnx, "torch": load_torch_export}
 
 
 def saved(folder, cls=ResidualForCausalLM, **fields):
@@ -40,11 +38,6 @@ def saved(folder, cls=ResidualForCausalLM, **fields):
 def few_texts(monkeypatch):
     """As many as in test_export.py; `test_int8_states_its_loss` continues the 200 of users."""
     monkeypatch.setattr(exporting, "SENTENCES", 20)
-
-
-def needs(target):
-    for package in TARGETS[target].requires:
-        pytest.importorskip(package)
 
 
 @pytest.mark.parametrize(
@@ -118,15 +111,9 @@ def test_a_wrong_export_is_not_written(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"ln_mode": "mhc"},
-            "ln_mode: the decoder is 'mhc', must be post_ln, .* --to onnx and --to torch",
-        ),
+        ({"ln_mode": "mhc"}, "ln_mode: the decoder is 'mhc', must be post_ln, .* --to onnx and --to torch"),
         ({"ln_mode": "pre_ln", "adaptive_cutoffs": [10]}, "adaptive_cutoffs: given, must be None for CTranslate2"),
-        (
-            {"ln_mode": "pre_ln", "cls": ResidualForMaskedLM},
-            "a ResidualForMaskedLM, must be a .* or ResidualForCau",
-        ),
+        ({"ln_mode": "pre_ln", "cls": ResidualForMaskedLM}, "a ResidualForMaskedLM, must be a .* or ResidualForCau"),
     ],
     ids=["mode", "adaptive", "encoder"],
 )

@@ -5,12 +5,7 @@ import torch
 from support.models import SOURCE, TARGET, make
 from support.single_stacks import SIZES, disturbed
 
-from residual_hf import (
-    ResidualConfig,
-    ResidualForCausalLM,
-    ResidualForMaskedLM,
-    ResidualForSequenceClassification,
-)
+from residual_hf import ResidualConfig, ResidualForCausalLM, ResidualForMaskedLM, ResidualForSequenceClassification
 from residual_hf.conversion import fold, foldable_modes
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.connections import LN_MODES
@@ -133,22 +128,19 @@ def test_tables_stay_one_where_no_first_shortcut_is_scaled():
     assert folded.get_input_embeddings().weight is folded.lm_head.weight
 
 
-def test_stacks_fold_by_themselves():
-    model = build("admin", decoder_ln_mode="pre_ln")
-    folded = fold(model)
-    assert [folded.config.of(stack).ln_mode for stack in ("encoder", "decoder")] == ["post_ln", "pre_ln"]
+@pytest.mark.parametrize(
+    ("encoder", "fields", "plain"),
+    [
+        ("admin", {"decoder_ln_mode": "pre_ln"}, ["post_ln", "pre_ln"]),  # stacks fold by themselves
+        ("xskip", {"ln_mode_options": {"skip_scale": 0.7}, "decoder_ln_mode": "admin"}, ["xskip", "post_ln"]),
+        ("admin", {"norm_type": "rms_norm"}, ["post_ln", "post_ln"]),
+        ("admin", {"norm_type": "dynamic_erf"}, ["post_ln", "post_ln"]),
+    ],
+)
+def test_stacks_options_and_other_norms_with_gains(encoder, fields, plain):
+    folded = fold(model := build(encoder, **fields))
+    assert [folded.config.of(stack).ln_mode for stack in ("encoder", "decoder")] == plain
     torch.testing.assert_close(logits(folded), logits(model), rtol=1e-5, atol=5e-6)
-
-
-def test_options_of_a_plain_stack_stay():
-    model = build("xskip", ln_mode_options={"skip_scale": 0.7}, decoder_ln_mode="admin")
-    torch.testing.assert_close(logits(fold(model)), logits(model), rtol=1e-5, atol=5e-6)
-
-
-@pytest.mark.parametrize("norm_type", ["rms_norm", "dynamic_erf"])
-def test_other_norms_with_gains_take_a_scale(norm_type):
-    model = build("admin", norm_type=norm_type)
-    torch.testing.assert_close(logits(fold(model)), logits(model), rtol=1e-5, atol=5e-6)
 
 
 def test_norms_without_a_gain_per_dimension_say_so():

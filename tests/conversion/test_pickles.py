@@ -280,29 +280,23 @@ def test_a_legacy_file_with_a_zip_file_behind_it_is_scanned_as_it_is_loaded(tmp_
         load_pickle(path)
 
 
-def test_compressed_and_overlapping_records_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("compression", "change", "message"),
+    [
+        (zipfile.ZIP_DEFLATED, lambda archive: None, "does not compress"),
+        (zipfile.ZIP_STORED, lambda archive: archive.filelist.extend(archive.filelist[-1:] * 10), "does not compress"),
+        (zipfile.ZIP_STORED, lambda archive: archive.writestr("good/DATA.PKL", pickle.dumps("x")), "no data.pkl"),
+    ],
+    ids=["compressed", "overlapping", "two pickles"],
+)
+def test_zip_files_that_torch_does_not_write_are_refused(compression, change, message, tmp_path):
     torch.save({"model": {"a": torch.zeros(1000)}}, tmp_path / "good.pt")
-    with zipfile.ZipFile(tmp_path / "good.pt") as good:
-        with zipfile.ZipFile(tmp_path / "small.pt", "w", zipfile.ZIP_DEFLATED) as small:
-            for name in good.namelist():
-                small.writestr(name, good.read(name))
-        with zipfile.ZipFile(tmp_path / "overlap.pt", "w") as overlap:
-            for name in good.namelist():
-                overlap.writestr(name, good.read(name))
-            overlap.filelist += [overlap.getinfo("good/data/0")] * 10
-    for name in ("small.pt", "overlap.pt"):
-        with pytest.raises(InputError, match=f"{name}: .*torch.save, which does not compress"):
-            load_pickle(tmp_path / name)
-
-
-def test_the_pickle_that_torch_would_read_is_the_one_that_is_scanned(tmp_path):
-    torch.save({"model": {}}, tmp_path / "good.pt")
-    with zipfile.ZipFile(tmp_path / "good.pt") as good, zipfile.ZipFile(tmp_path / "two.pt", "w") as two:
-        for name in good.namelist():
-            two.writestr(name, good.read(name))
-        two.writestr("good/DATA.PKL", pickle.dumps("another"))
-    with pytest.raises(InputError, match="not a zip file written by torch.save"):
-        load_pickle(tmp_path / "two.pt")
+    with zipfile.ZipFile(tmp_path / "good.pt") as good, zipfile.ZipFile(tmp_path / "bad.pt", "w", compression) as bad:
+        for name in sorted(good.namelist(), key=lambda name: good.getinfo(name).file_size):
+            bad.writestr(name, good.read(name))
+        change(bad)
+    with pytest.raises(InputError, match=f"bad.pt: .*{message}"):
+        load_pickle(tmp_path / "bad.pt")
 
 
 def test_settings_that_repeat_themselves_are_refused(tmp_path):

@@ -131,17 +131,10 @@ def test_a_shortlist_leaves_the_same_tokens_as_in_python(tmp_path, fields):
 
 TEXTS = [
     *SENTENCES,
-    "",
-    " ",
-    *("12 % (34)", "<b>", "&nbsp;"),
-    "two cats 😀 sleep",
-    "😀👍🏽 a dog",
+    *("", " ", "12 % (34)", "<b>", "&nbsp;", "two cats 😀 sleep", "😀👍🏽 a dog"),
     *("two cats😀sleep", "😀: a dog sleeps", "(😀) two cats", "a dog (😀) sleeps. 👍🏽 Two cats", "“😀”"),
     *("%ix%i cats", "{0}x{1} dogs", "%d%% of 5 %2"),
-    "TWO CATS SLEEP. A DOG RUNS",
-    "two  cats",
-    " two cats ",
-    "</s> cats <s>",
+    *("TWO CATS SLEEP. A DOG RUNS", "two  cats", " two cats ", "</s> cats <s>"),
     "two\u00a0cats {name} https://a.org/x sleep",
     "zwei Katzen schlafen " * 30,
 ]
@@ -171,18 +164,8 @@ def test_texts_are_translated_as_by_the_translator(tmp_path, fields):
 
 
 PIECES = [
-    *(
-        "two cats",
-        "TWO CATS",
-        "I'M HERE. İSTANBUL",
-        "ΣΊΣΥΦΟΣ IŞIK",
-        "42",
-        "1,234.56 №",
-        "😀",
-        "👍🏽 ❤️",
-        "e\u0301 ②",
-        "ß ʰ",
-    ),
+    *("two cats", "TWO CATS", "I'M HERE. İSTANBUL", "ΣΊΣΥΦΟΣ IŞIK", "42", "1,234.56 №"),
+    *("😀", "👍🏽 ❤️", "e\u0301 ②", "ß ʰ"),
     *("{name}", "{n, plural, one {# a} other {b}}", "%1$s 50 % %d", "https://a.org/x_(y).", "me@a-b.org", "<b>x</b>"),
     *("@:link.to $t(x)", "{{ x }} <%= y %>", "日本 http://a.jp日本", "กข", ":path", "<ph1>", "…"),
 ]
