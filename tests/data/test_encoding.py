@@ -93,15 +93,11 @@ def test_a_damaged_cache_is_not_used(corpus, tokenizer, tmp_path, caplog, damage
     assert caplog.text.count(f"{path} is damaged") == 1
 
 
-def test_select_keeps_the_pairs():
+def test_select_keeps_the_pairs_and_drop_long_looks_at_both_sides():
     encoded = EncodedCorpus.from_ids([[5, 2], [6, 7, 2], [2]], [[8, 2], [9, 2], [10, 11, 2]])
     chosen = encoded.select([2, 0])
     assert [row["labels"].tolist() for row in (chosen[0], chosen[1])] == [[10, 11, 2], [8, 2]]
     assert chosen.source_lengths.tolist() == [1, 2]
-
-
-def test_drop_long_looks_at_both_sides():
-    encoded = EncodedCorpus.from_ids([[5, 2], [6, 7, 2], [2]], [[8, 2], [9, 2], [10, 11, 2]])
     assert encoded.drop_long(3) is encoded
     assert [row["labels"].tolist() for row in map(encoded.drop_long(2).__getitem__, range(1))] == [[8, 2]]
     assert len(encoded.drop_long(1)) == 0
