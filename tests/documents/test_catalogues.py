@@ -256,11 +256,8 @@ def test_comments_in_a_source_stay_there(source, version, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     "code",
     [
-        *(
-            '<x id="1" ctype="lb"/>',
-            '<x id="1" ctype="lb" equiv-text="&lt;br/&gt;"/>',
-            '<x id="1" ctype="x-html-br"/>',
-        ),
+        *('<x id="1" ctype="lb"/>', '<x id="1" ctype="x-html-br"/>'),
+        '<x id="1" ctype="lb" equiv-text="&lt;br/&gt;"/>',
         *('<ph id="1" equiv="LINE_BREAK" type="fmt" disp="&lt;br/&gt;"/>', '<ph id="1" type="fmt" subType="xlf:lb"/>'),
         *('<ph id="1">&lt;br/&gt;</ph>', '<ph id="1">\n</ph>', '<ph id="1">\\n</ph>', '<ph id="1" dataRef="d"/>'),
     ],
@@ -414,3 +411,5 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
 def test_entities_are_not_resolved():
     with pytest.raises(InputError, match="a.xml: defines entities"):
         read_xml(b'<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;">]><x>&c;</x>', "a.xml")
+    with pytest.raises(InputError, match="a.xml: the entity &c; is not defined"):
+        read_xml(b'<!DOCTYPE x SYSTEM "x.dtd"><x><y>&c;</y></x>', "a.xml")
