@@ -106,14 +106,9 @@ def test_accelerate_shards_batches_and_passes_the_epoch_on():
     features = [{"input_ids": [7] * sources[i], "labels": [i + 100] * targets[i]} for i in range(203)]
     seen = {}
     for rank in range(2):
-        loader = prepare_data_loader(
-            DataLoader(
-                features, batch_sampler=TokenBudgetSampler(sources, targets, 200), collate_fn=Seq2SeqCollator(1, 2)
-            ),
-            num_processes=2,
-            process_index=rank,
-            put_on_device=False,
-        )
+        sampler = TokenBudgetSampler(sources, targets, 200)
+        loader = DataLoader(features, batch_sampler=sampler, collate_fn=Seq2SeqCollator(1, 2))
+        loader = prepare_data_loader(loader, num_processes=2, process_index=rank, put_on_device=False)
         for epoch in range(2):
             loader.set_epoch(epoch)
             seen[rank, epoch] = [tuple(batch["labels"][:, 0].tolist()) for batch in loader]
@@ -186,9 +181,8 @@ def test_length_bucketed_batches_hold_every_pair_once_and_waste_less():
     generator = np.random.RandomState(3)
     sources = generator.randint(4, 40, 20000)
     targets = (sources * generator.uniform(0.7, 1.4, 20000)).astype(int) + 1
-    fairseq, bucketed = (
-        TokenBudgetSampler(sources, targets, 4096, order=order) for order in ("fairseq", "length_bucketed")
-    )
+    orders = ("fairseq", "length_bucketed")
+    fairseq, bucketed = (TokenBudgetSampler(sources, targets, 4096, order=order) for order in orders)
     assert sorted(index for batch in bucketed for index in batch) == list(range(20000))
     assert all(len(batch) * max(sources[batch].max(), targets[batch].max()) <= 4096 for batch in bucketed)
     ours, theirs = bucketed.statistics(), fairseq.statistics()

@@ -58,9 +58,8 @@ def test_cache_is_used_for_the_same_text_only(corpus, tokenizer, tmp_path, monke
     assert [again[i]["labels"].tolist() for i in range(3)] == [first[i]["labels"].tolist() for i in range(3)]
     monkeypatch.undo()
     other = ParallelCorpus(["six", *SOURCES[1:]], TARGETS, "numbers")
-    assert encode_corpus(other, tokenizer, name="train", cache_dir=tmp_path)[0]["input_ids"].tolist() != (
-        first[0]["input_ids"].tolist()
-    )
+    changed = encode_corpus(other, tokenizer, name="train", cache_dir=tmp_path)
+    assert changed[0]["input_ids"].tolist() != first[0]["input_ids"].tolist()
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
 
 

@@ -115,9 +115,8 @@ def test_forms_of_text(tmp_path):
     written = [line or "  " for line in text]  # lines of spaces are blank
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"line": line}) + "\n" for line in written))
-    datasets.DatasetDict(train=datasets.Dataset.from_list([{"line": line} for line in written])).save_to_disk(
-        tmp_path / "set"
-    )
+    rows = datasets.Dataset.from_list([{"line": line} for line in written])
+    datasets.DatasetDict(train=rows).save_to_disk(tmp_path / "set")
     in_column = ({"jsonl": tmp_path / "rows.jsonl"}, {"dataset": tmp_path / "set"})
     for spec in (CorpusSpec(text=tmp_path / "text"), *(CorpusSpec(**each, text_column="line") for each in in_column)):
         corpus = read_parallel(spec)

@@ -163,9 +163,8 @@ def test_starts_and_nulls_of_yaml_stay(content, tmp_path, monkeypatch):
 
 
 def test_texts_of_yaml_with_a_tag_stay_and_are_named(tmp_path, monkeypatch, caplog):
-    assert (
-        upper_text(monkeypatch, tmp_path / "a.yml", "a: !include the owl\nb: one\n") == "a: !include the owl\nb: ONE\n"
-    )
+    written = upper_text(monkeypatch, tmp_path / "a.yml", "a: !include the owl\nb: one\n")
+    assert written == "a: !include the owl\nb: ONE\n"
     assert "a.yml: 1 texts that have a tag, such as !include, stay" in caplog.text
 
 

@@ -106,9 +106,8 @@ def test_lines_without_letters_are_kept_whoever_translates(plain):
 def test_a_model_of_one_language_reads_lines_without_letters():
     speller = translator(source_lang="en", target_lang="en")
     assert speller.translate(["123"]) != ["123"] and speller.translate([" "]) == [""]
-    pipe = Text2TextGenerationPipeline(
-        translator().model, tokenizer=speller.tokenizer, device="cpu", task="text2text-generation"
-    )
+    options = {"tokenizer": speller.tokenizer, "device": "cpu", "task": "text2text-generation"}
+    pipe = Text2TextGenerationPipeline(translator().model, **options)
     assert pipe("123") != [{"generated_text": "123"}]
     tagged = translator("<2de>", "<2fr>")  # a tag is no letter
     assert tagged.translate(["<2de> 123"]) == tagged.translate(["123"], target_lang="fr") == ["123"]
