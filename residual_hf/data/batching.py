@@ -178,13 +178,12 @@ class Seq2SeqCollator(InputSettings):
         source, is_token = self._pad([feature[name] for feature in features], fill, most)
         batch = {name: source, "attention_mask": is_token.long()}
         if labelled:
-            batch["labels"], _ = self._pad([feature["labels"] for feature in features], IGNORED, self.max_length)
-            if self.decoder_start_token_id is None:
-                batch["labels"][:, 0] = IGNORED
+            labels, _ = self._pad([feature["labels"] for feature in features], IGNORED, self.max_length)
+            batch["labels"], start = labels, self.decoder_start_token_id
+            if start is None:
+                labels[:, 0] = IGNORED
             else:
-                batch["decoder_input_ids"] = shift_tokens_right(
-                    batch["labels"], self.pad_token_id, self.decoder_start_token_id
-                )
+                batch["decoder_input_ids"] = shift_tokens_right(labels, self.pad_token_id, start)
         return batch
 
     def _pad(self, rows: Sequence[Sequence[int]], fill: int, most: int | None) -> tuple[torch.Tensor, torch.Tensor]:

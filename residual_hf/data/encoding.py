@@ -112,8 +112,7 @@ class EncodedCorpus(Dataset):
 
     def select(self, indices: Sequence[int] | np.ndarray) -> "EncodedCorpus":
         """The pairs at `indices`, in that order; segmentations are drawn by their new indices."""
-        arrays = self.selected(indices)
-        return EncodedCorpus(arrays, self.resegment, seed=self.seed, max_length=self.max_length)
+        return EncodedCorpus(self.selected(indices), self.resegment, seed=self.seed, max_length=self.max_length)
 
     def selected(self, indices: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
         """The arrays of the pairs at `indices`."""

@@ -140,9 +140,8 @@ def code_named(name: str) -> str | None:
 def codes_called(name: str) -> set[str]:
     """The languages that a code gives, such as `de-AT`, or a name in one of the languages `OF_NAMES`."""
     name = name.strip().casefold()
-    found = {
-        code for locale in OF_NAMES for code, known in Locale(locale).languages.items() if known.casefold() == name
-    }
+    named = (pair for locale in OF_NAMES for pair in Locale(locale).languages.items())
+    found = {code for code, known in named if known.casefold() == name}
     code = name.replace("_", "-").partition("-")[0]
     if re.fullmatch("[a-z]{2}(?:[-_][a-z]{2,4})?", name) and code in Locale("en").languages:
         found.add(code)

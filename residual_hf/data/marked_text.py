@@ -65,9 +65,8 @@ def with_capitals(corpus: ParallelCorpus, data: DataSettings, seed: int) -> Para
         pairs.append(pair)
         for kind, share in shares.items():
             if crc32("\t".join((str(seed), kind, *pair)).encode()) < share * 2**32:
-                source, target = (
-                    in_capitals(*each, of_words=kind == "title") for each in zip(pair, languages, strict=True)
-                )
+                sides = zip(pair, languages, strict=True)
+                source, target = (in_capitals(*side, of_words=kind == "title") for side in sides)
                 pairs += [(source, target)] * ((source, target) != pair)
     return corpus.with_pairs(pairs)
 

@@ -258,10 +258,8 @@ def _longest(column: Any) -> int:
 def _keys(spec: CorpusSpec) -> list[str]:
     """The languages among the keys of the first record of a file."""
     path = spec.files[0]
-    rows = (
-        (read_record(line, f"{path}: line 1") for line in LineReader(path)) if spec.is_jsonl else _parquet_rows(path)
-    )
-    record = next(iter(rows), None)
+    lines = (read_record(line, f"{path}: line 1") for line in LineReader(path))
+    record = next(lines if spec.is_jsonl else _parquet_rows(path), None)
     record = record.get("translation", record) if isinstance(record, dict) else {}
     texts = record.items() if isinstance(record, dict) else ()
     return [key for key, value in texts if isinstance(value, str) and LANGUAGE.fullmatch(key)]

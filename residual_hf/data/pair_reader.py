@@ -142,10 +142,8 @@ class PairReader:
             if blank and not self.spec.is_text:
                 if not self.spec.skip_empty:
                     side = int(bool(pair[0].strip()))
-                    raise InputError(
-                        f"{self.location(self._rows, side)} has an empty {('source', 'target')[side]}; "
-                        "remove the pair, or set skip_empty: true in a recipe"
-                    )
+                    fault = f"{self.location(self._rows, side)} has an empty {('source', 'target')[side]}"
+                    raise InputError(f"{fault}; remove the pair, or set skip_empty: true in a recipe")
                 self.skipped_empty += 1
                 continue
             self._kept += not blank

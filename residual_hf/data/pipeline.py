@@ -275,8 +275,8 @@ def get_tokenizer(
         if tokenizer.convert_tokens_to_ids(tag) == tokenizer.unk_token_id:
             raise InputError(f"tokenizer.path: {settings.path} has no entry {tag}, and none can be added")
     if ends and not ends_text(tokenizer, "text_target"):
-        given = f"{settings.path} does not end a text with {tokenizer.eos_token}"
-        raise InputError(f"tokenizer.path: {given}, from which a model learns where its texts end")
+        fault = f"{settings.path} does not end a text with {tokenizer.eos_token}"
+        raise InputError(f"tokenizer.path: {fault}, from which a model learns where its texts end")
     tokenizer.model_max_length = min(tokenizer.model_max_length, given.config.max_position_embeddings)
     with atomic_folder(folder) as temporary:
         tokenizer.save_pretrained(temporary)

@@ -163,9 +163,8 @@ def prepare_speech(given: Preparation) -> PreparedData:
             long = (lengths > limit) | (corpus.target_lengths > positions)
             if long.any() and (name != "train" or long.all()):
                 row = int(long.argmax())
-                long_one = (
-                    f"{found[name][row].where} has {lengths[row]} frames and {corpus.target_lengths[row]} tokens"
-                )
+                sizes = f"{lengths[row]} frames and {corpus.target_lengths[row]} tokens"
+                long_one = f"{found[name][row].where} has {sizes}"
                 raise InputError(f"data.{name}: {long_one}, must have at most {limit} and {positions}")
             if long.any():
                 counts = long.sum(), len(long), limit, positions

@@ -167,9 +167,9 @@ class StreamedBatches(IterableDataset):
             asdict(spec) | dict.fromkeys((*MOVABLE, "dataset")) | {"bytes": [f.stat().st_size for f in spec.files]}
             for spec in self.data.train
         ]
-        reading = {
-            key: value for key, value in asdict(self.data).items() if key not in ("train", "valid", "test", "glossary")
-        }
+        reading = asdict(self.data)
+        for name in ("train", "valid", "test", "glossary"):
+            del reading[name]
         shares = {"probabilities": self.probabilities, "max_length": self.max_length}
         return {"corpora": corpora} | reading | shares | self.sampling
 

@@ -43,7 +43,7 @@ def resegmenters(tokenizer: Any, settings: SubwordRegularizationSettings | None)
         return {}
     chosen: dict[str, Resegment] = {}
     for side in SIDES[settings.sides]:
-        backend = getattr(tokenizer, "backend_tokenizer", None)
+        backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         backend = target_backend(tokenizer) if backend and side == "target" else backend
         model = type(backend.model if backend else tokenizer).__name__
         kind = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "pretokenized"}.get(model, model)

@@ -83,8 +83,9 @@ def open_binary(path: Path, place: Callable[[], str] = str) -> Iterator[Any]:
     Raises `InputError` for one that cannot be read; `place` says how far it can.
     """
     try:
-        with nullcontext(sys.stdin.buffer) if path is STDIN else path.open("rb") as raw:
-            start: bytes = raw.peek(10)  # type: ignore[attr-defined]
+        opened: Any = nullcontext(sys.stdin.buffer) if path is STDIN else path.open("rb")
+        with opened as raw:
+            start = raw.peek(10)
             kinds = COMPRESSIONS.items()
             readers = (read for suffix, (first, read) in kinds if path.suffix == suffix or re.match(first, start))
             yield next(readers, lambda raw: raw)(raw)

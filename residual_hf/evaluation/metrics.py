@@ -187,8 +187,8 @@ def paired_bootstrap(
         a, b = (cast(Any, result) for result in columns[title] if isinstance(result, Result))
         p_value = 1.0 if a.score == b.score or b.p_value is None else float(b.p_value)
         scores = float(a.score), float(b.score)
-        intervals = [(max(float(each.mean - each.ci), 0.0), float(each.mean + each.ci)) for each in (a, b)]
-        comparisons[name] = Comparison(*scores, *intervals, p_value, str(signature))
+        first, second = ((max(float(each.mean - each.ci), 0.0), float(each.mean + each.ci)) for each in (a, b))
+        comparisons[name] = Comparison(*scores, first, second, p_value, str(signature))
     return comparisons
 
 

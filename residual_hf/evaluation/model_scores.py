@@ -80,9 +80,8 @@ def evaluate_model(
     options: dict[str, Any] = {**languages, "long": long, "progress": progress}
     scorers = make_scorers(corpora, pretokenized, settings, lowercase=lowercase)
     names = [next(iter(corpus.sha256), corpus.name) for corpus in corpora]  # the file of the sources
-    expected = (
-        {"moses"} if pretokenized else {"subwords", "moses"} if reads_segmented_text(translator.tokenizer) else ()
-    )
+    is_segmented = reads_segmented_text(translator.tokenizer)
+    expected = {"moses"} if pretokenized else {"subwords", "moses"} if is_segmented else set()
     for corpus, name in zip(corpora, names, strict=True):
         for fault in faults_of(corpus, expected):
             logger.warning("%s: %s", name, fault)

@@ -65,9 +65,8 @@ def lacks_sentences(translation: str, source: str) -> bool:
 
     Of 2 sentences, for example, 1 is left if the text has less than 5/6 of the letters of the other.
     """
-    (fewer, letters), (more, others) = sorted(
-        (_count_sentences(text), _length(text)) for text in (translation, source)
-    )
+    sizes = sorted((_count_sentences(text), _length(text)) for text in (translation, source))
+    (fewer, letters), (more, others) = sizes
     return fewer < more and letters < (2 + fewer / more) / 3 * others
 
 

@@ -82,8 +82,7 @@ class ResumableFile:
 
     def remaining(self, source: Iterator[str]) -> Iterator[str]:
         """The lines of the source that are not translated yet. Raises `InputError` if the others have changed."""
-        for line in islice(source, self.lines):
-            self._hash(line)
+        self._hash(islice(source, self.lines))
         if self.lines and self.digest.hexdigest() != self.expected_digest:
             raise InputError(f"--resume: the first {self.lines} lines of the input are not those of {self.partial}")
         return source
@@ -101,8 +100,7 @@ class ResumableFile:
         self.size += len(content)
         self.written.update(content)
         self.lines += len(source)
-        for line in source:
-            self._hash(line)
+        self._hash(source)
         self._write_record()
 
     def finish(self, make: Callable[[list[str], Path], Any] | None = None) -> None:
@@ -118,8 +116,9 @@ class ResumableFile:
             os.replace(self.partial, self.path)
         self.record.unlink(missing_ok=True)
 
-    def _hash(self, line: str) -> None:
-        self.digest.update(line.encode() + b"\n")
+    def _hash(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.digest.update(line.encode() + b"\n")
 
     def _write_record(self) -> None:
         digests = self.digest.hexdigest(), self.written.hexdigest()

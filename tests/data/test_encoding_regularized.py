@@ -15,20 +15,10 @@ from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 TAG = "<2de>"
-SOURCES = [
-    "the little houses near the garden",
-    "a house, housed in 12 gardens!",
-    "literal </s> and <s> and <0x41> and ▁ marks",
-    "unseen é and 漢字",
-    "one",
-] * 4
-TARGETS = [
-    "die kleinen Häuser neben dem Garten",
-    "ein Haus, 12 Gärten!",
-    "wörtlich </s> und ▁",
-    "ungesehen 漢字 🙂",
-    "eins",
-] * 4
+SOURCES = ["the little houses near the garden", "a house, housed in 12 gardens!"]
+SOURCES = [*SOURCES, "literal </s> and <s> and <0x41> and ▁ marks", "unseen é and 漢字", "one"] * 4
+TARGETS = ["die kleinen Häuser neben dem Garten", "ein Haus, 12 Gärten!"]
+TARGETS = [*TARGETS, "wörtlich </s> und ▁", "ungesehen 漢字 🙂", "eins"] * 4
 TRAINING = [line for line in (*SOURCES, *TARGETS) if "漢" not in line] * 5
 BPE, UNIGRAM = SubwordRegularizationSettings(bpe_dropout=0.3), SubwordRegularizationSettings(unigram_alpha=0.2)
 KINDS = {"bpe": BPE, "byte_bpe": BPE, "unigram": UNIGRAM}
@@ -124,10 +114,8 @@ def test_selected_pairs_are_sampled_too(corpus, tokenizers):
     tokenizer = tokenizers["bpe"]
     data = sample(corpus, tokenizer, BPE, seed=3, max_length=200).select([7, 2])
     assert (len(data), data.seed, data.max_length) == (2, 3, 200)
-    assert [tokenizer.decode(row, skip_special_tokens=True) for row in rows(data, "labels")] == [
-        TARGETS[7],
-        TARGETS[2],
-    ]
+    decoded = [tokenizer.decode(row, skip_special_tokens=True) for row in rows(data, "labels")]
+    assert decoded == [TARGETS[7], TARGETS[2]]
     seen = set()
     for epoch in range(5):
         data.set_epoch(epoch)

@@ -45,11 +45,9 @@ def test_a_glossary_may_have_terms_of_one_kind_only(rows):
 
 
 def test_regular_plurals_are_found():
-    glossary = Glossary(
-        [("city", "Stadt"), ("box", "Kiste"), ("Hund", "dog"), ("Hunde", "hounds"), ("key", "Schlüssel")]
-    )
+    rows = [("city", "Stadt"), ("box", "Kiste"), ("Hund", "dog"), ("Hunde", "hounds"), ("key", "Schlüssel")]
     text = "Cities, boxes, keys, Hunds, Hunde, cityscape, keies"
-    found = {text[term.start : term.end]: term.targets[0] for term in glossary.find(text)}
+    found = {text[term.start : term.end]: term.targets[0] for term in Glossary(rows).find(text)}
     assert found == {"Cities": "Stadt", "boxes": "Kiste", "keys": "Schlüssel", "Hunds": "dog", "Hunde": "hounds"}
 
 

@@ -98,10 +98,9 @@ def test_sliding_windows_predict_every_token_once_with_its_context(break_mode, c
 
 
 def test_a_context_that_leaves_nothing_to_predict():
-    with pytest.raises(InputError, match="context_window: 6 given, must be >= 0 and < 6 with "):
-        pack(lines(), 7, "none", context=6)
-    with pytest.raises(InputError, match="context_window: -1 given"):
-        pack(lines(), 7, "none", context=-1)
+    for context in (6, -1):
+        with pytest.raises(InputError, match=f"context_window: {context} given, must be >= 0 and < 6 with "):
+            pack(lines(), 7, "none", context=context)
 
 
 def test_words_are_counted_with_line_ends(tmp_path):
@@ -116,15 +115,10 @@ def test_forms_of_text(tmp_path):
     written = [line or "  " for line in text]  # lines of spaces are blank
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"line": line}) + "\n" for line in written))
-    datasets.DatasetDict(train=datasets.Dataset.from_list([{"line": line} for line in written])).save_to_disk(
-        tmp_path / "set"
-    )
-    specs = [
-        CorpusSpec(text=tmp_path / "text"),
-        CorpusSpec(jsonl=tmp_path / "rows.jsonl", text_column="line"),
-        CorpusSpec(dataset=tmp_path / "set", text_column="line"),
-    ]
-    for spec in specs:
+    rows = datasets.Dataset.from_list([{"line": line} for line in written])
+    datasets.DatasetDict(train=rows).save_to_disk(tmp_path / "set")
+    in_column = ({"jsonl": tmp_path / "rows.jsonl"}, {"dataset": tmp_path / "set"})
+    for spec in (CorpusSpec(text=tmp_path / "text"), *(CorpusSpec(**each, text_column="line") for each in in_column)):
         corpus = read_parallel(spec)
         assert corpus.sources == corpus.targets == corpus.sentences == text
         reader = PairReader(spec)

@@ -35,11 +35,8 @@ def test_tags_precede_a_sentence(corpus, side, pair):
 
 
 def test_each_pair_is_followed_by_its_reverse_unless_its_source_is_synthetic():
-    assert list(training_pairs(CORPUS, True, "source"))[:2] == [
-        ("<2de> a dog", "ein Hund"),
-        ("<2en> ein Hund", "a dog"),
-    ]
-    assert len(training_pairs(CORPUS, True, "source")) == 4
+    first, second, *more = training_pairs(CORPUS, True, "source")
+    assert (first, second) == (("<2de> a dog", "ein Hund"), ("<2en> ein Hund", "a dog")) and len(more) == 2
     assert list(training_pairs(SYNTHETIC, True, "source")) == list(tag_corpus(SYNTHETIC, "source"))
 
 

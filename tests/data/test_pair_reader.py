@@ -39,13 +39,10 @@ def spec(request, tmp_path):
     return CorpusSpec(jsonl=file, source_lang="en", target_lang="de", skip_empty=True)
 
 
-def test_a_pass_ends_and_the_next_begins(spec):
+def test_a_pass_ends_and_the_next_begins_and_reading_continues_from_every_position(spec):
     reader = PairReader(spec)
     assert reader.take() == KEPT and reader.skipped_empty == 1
     assert reader.take(2) == KEPT[:2] and reader.cursor.passes == 1
-
-
-def test_reading_continues_from_every_position(spec):
     for count in range(1, len(KEPT)):
         first = PairReader(spec)
         first.take(count)

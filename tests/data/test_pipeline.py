@@ -226,12 +226,9 @@ def test_tags_are_added_to_both_vocabularies_of_a_given_tokenizer(tmp_path, corp
         assert row[0] == data.tokenizer.target_tokenizer.token_to_id("<2de>")
 
 
-def test_sources_too_long_for_the_model_are_refused(tmp_path, corpora):
+def test_sources_too_long_and_a_corpus_of_which_nothing_is_left_are_refused(tmp_path, corpora):
+    with pytest.raises(InputError, match=r"data\.cleaning: no pair of .* is left: kept 0 of 60 pairs"):
+        prepared(tmp_path, corpora, cleaning={"max_words": 2})
     (tmp_path / "valid.source").write_text("red " * 40 + "\n" + "red\n" * 4)
     with pytest.raises(InputError, match=r"data\.valid: .*valid.source: line 1 has \d+ tokens"):
         prepared(tmp_path, corpora)
-
-
-def test_a_corpus_of_which_nothing_is_left_is_refused(tmp_path, corpora):
-    with pytest.raises(InputError, match=r"data\.cleaning: no pair of .* is left: kept 0 of 60 pairs"):
-        prepared(tmp_path, corpora, cleaning={"max_words": 2})

@@ -132,15 +132,10 @@ def test_text_that_can_be_right_is_not(corpus):
     escaped = sides(corpus, [f"{line} &apos;s @-@" for line in corpus.sources])
     assert len(faults_of(escaped)) == 2 and faults_of(escaped, {"moses"}) == []
     assert faults_of(FAULTS["tokenized without escapes"][0](corpus), {"moses"}) == []
-    french = sides(
-        corpus,
-        targets=[
-            f"« {line[:-1]} » : pourquoi ?" if i % 2 else f"{line} . . ." for i, line in enumerate(corpus.targets)
-        ],
-    )
+    marks = ("{} . . .", "« {} » : pourquoi ?")
+    french = sides(corpus, targets=[marks[i % 2].format(line) for i, line in enumerate(corpus.targets)])
     assert faults_of(french) == []
-    partly = FAULTS["partly copied"][0](corpus)
-    assert faults_of(partly, {"copies"}) == []
+    assert faults_of(FAULTS["partly copied"][0](corpus), {"copies"}) == []
     assert faults_of(FAULTS["copied"][0](corpus), {"copies"}) != []
 
 

@@ -24,7 +24,4 @@ def test_share_of_script():
     assert share_of_script("日本語のテキスト", "Han+Hiragana+Katakana") == 1.0
     assert share_of_script("コーヒー", "Katakana") == share_of_script("スーパー", "Han+Hiragana+Katakana") == 1.0
     assert share_of_script("12 : 34", "Greek") == 1.0
-
-
-def test_scripts_are_those_of_unicode():
     assert is_script("Latin") and is_script("Han+Hiragana") and not is_script("Klingon")

@@ -57,12 +57,8 @@ def test_the_same_seed_gives_the_same_splits_of_a_gzip_file(tmp_path):
     assert found[0] == found[1] != found[2]
 
 
-@pytest.mark.parametrize(("pairs", "sizes"), [(10, (1, 1)), (2000, (100, 100)), (10**6, (1000, 2000))])
-def test_sizes(pairs, sizes):
-    assert held_out_sizes(pairs) == sizes
-
-
-def test_too_few_different_pairs_are_refused(tmp_path):
+def test_sizes_and_too_few_different_pairs(tmp_path):
+    assert [held_out_sizes(pairs) for pairs in (10, 2000, 10**6)] == [(1, 1), (100, 100), (1000, 2000)]
     with pytest.raises(InputError, match="1 different sentence pairs, must be at least 10"):
         split_corpus(write(tmp_path, [("a", "b")] * 50), tmp_path)
 

@@ -93,10 +93,15 @@ def test_bpe_dropout_leaves_out_each_merge_with_its_probability(text, dropout):
     assert_close(drawn(tokenizer, BpeDropout(tokenizer, dropout), text), expected)
 
 
-def test_bpe_without_dropout_is_plain_bpe_and_with_all_of_it_characters():
+@pytest.mark.parametrize("best", [BpeDropout(bpe(), 0.0), UnigramSampling(unigram(), 1e4)], ids=["bpe", "unigram"])
+def test_without_dropout_and_with_a_great_alpha_the_segmentation_is_the_plain_one(best):
+    tokenizer = bpe() if isinstance(best, BpeDropout) else unigram()
+    for text in ("abc", "abcab", "abcabc", "bcabca", "aabbcc", "cé", "éab", "abé"):
+        assert best(plain(tokenizer, text), Random(0)) == plain(tokenizer, text)
+
+
+def test_bpe_with_full_dropout_is_characters():
     tokenizer = bpe()
-    for text in ("abc", "abcabc", "bcabca", "aabbcc", "cé", "éab"):
-        assert BpeDropout(tokenizer, 0.0)(plain(tokenizer, text), Random(0)) == plain(tokenizer, text)
     assert set(drawn(tokenizer, BpeDropout(tokenizer, 1.0), "abcabc", 50)) == {tuple("abcabc")}
 
 
@@ -105,12 +110,6 @@ def test_bpe_without_dropout_is_plain_bpe_and_with_all_of_it_characters():
 def test_unigram_draws_by_probability_to_the_power_of_alpha(text, alpha):
     tokenizer = unigram()
     assert_close(drawn(tokenizer, UnigramSampling(tokenizer, alpha), text), unigram_probabilities(text, alpha))
-
-
-def test_unigram_with_a_great_alpha_takes_the_best():
-    tokenizer = unigram()
-    for text in ("abc", "abcab", "bcabca", "cé", "éab", "abé"):
-        assert UnigramSampling(tokenizer, 1e4)(plain(tokenizer, text), Random(0)) == plain(tokenizer, text)
 
 
 @pytest.mark.parametrize(("make", "resegment"), [(bpe, BpeDropout), (unigram, UnigramSampling)])

@@ -68,11 +68,6 @@ def test_a_sample_tells_large_files_apart(tmp_path):
     assert sample_hash(tmp_path / "text") == file_hash(tmp_path / "text")  # a small file, read completely
 
 
-def test_counting_stops_early(tmp_path):
-    (tmp_path / "many").write_text("x\n" * 2_000_000)
-    assert 10 < count_lines(tmp_path / "many", most=10) < 2_000_000
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -90,18 +85,18 @@ def test_counting_stops_early(tmp_path):
         ("no.gz", b"plain text", "damaged gzip file, cannot be read past line 0"),
     ],
     ids=[
-        "encoding",
-        "UTF-16",
-        "UTF-16-LE",
-        "UTF-16-BE",
-        "NUL",
-        "cut",
-        "cut xz",
-        "not bzip2",
-        "not xz",
-        "cut zst",
-        "not zst",
-        "not gzip",
+        "latin",
+        "utf16",
+        "utf16-le",
+        "utf16-be",
+        "nul",
+        "cut-gz",
+        "cut-xz",
+        "no-bz2",
+        "no-xz",
+        "cut-zst",
+        "no-zst",
+        "no-gz",
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
@@ -125,7 +120,9 @@ def test_streams_of_xz_are_joined_and_a_large_window_is_refused(tmp_path, monkey
         list(iter_lines(path))
 
 
-def test_a_missing_file_and_a_folder_are_named(tmp_path):
+def test_counting_stops_early_and_a_missing_file_and_a_folder_are_named(tmp_path):
+    (tmp_path / "many").write_text("x\n" * 2_000_000)
+    assert 10 < count_lines(tmp_path / "many", most=10) < 2_000_000
     with pytest.raises(InputError, match="no such file: .*absent"):
         list(iter_lines(tmp_path / "absent"))
     with pytest.raises(InputError, match="cannot be read: Is a directory"):

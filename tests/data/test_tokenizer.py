@@ -161,9 +161,8 @@ def test_training_text_is_read_as_it_is_seen():
 def test_vocabulary(kind):
     tokenizer = train("de", kind, vocab_size=330, language_tags=["<2en>", "<2fr>"], model_max_length=77)
     assert tokenizer.convert_ids_to_tokens(list(range(6))) == ["<s>", "<pad>", "</s>", "<unk>", "<2en>", "<2fr>"]
-    assert [tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id] == [
-        *range(4)
-    ]
+    special = tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id
+    assert special == (0, 1, 2, 3)
     assert len(tokenizer) <= 330
     assert tokenizer.model_max_length == 77
     assert len(tokenizer(TEXTS["de"][1] * 9, truncation=True).input_ids) == 77
@@ -176,14 +175,8 @@ def test_words_are_entries_and_punctuation_stands_alone(kind):
     texts = [f"{one}, ({two}) and {one}." for one in words for two in words]
     tokenizer = train_tokenizer(texts, TokenizerSettings(vocab_size=330, kind=kind))
     mark, first = ("Ġ", "the") if kind == "byte_bpe" else ("▁", "▁the")
-    assert tokenizer.tokenize("the house, the house.") == [
-        first,
-        mark + "house",
-        ",",
-        mark + "the",
-        mark + "house",
-        ".",
-    ]
+    tokens = tokenizer.tokenize("the house, the house.")
+    assert tokens == [first, f"{mark}house", ",", f"{mark}the", f"{mark}house", "."]
 
 
 def test_special_tokens_in_text_are_read_when_asked_for(joint):

@@ -224,10 +224,8 @@ SEGMENT = '<mrk mtype="seg" mid="1">%s</mrk>'
 def test_targets_with_tags_but_no_text_are_filled(tmp_path, monkeypatch, source, target, expected):
     plain = re.sub("</?mrk[^>]*>", "", source)
     marked = f"<seg-source>{source}</seg-source>" if plain != source else ""
-    (tmp_path / "a.sdlxliff").write_text(
-        f'<xliff version="1.2"><trans-unit id="1"><source>{plain}</source>{marked}{target}</trans-unit></xliff>'
-    )
-    written = upper_cased(monkeypatch, tmp_path / "a.sdlxliff").read_text()
+    unit = f'<trans-unit id="1"><source>{plain}</source>{marked}{target}</trans-unit>'
+    written = upper_text(monkeypatch, tmp_path / "a.sdlxliff", f'<xliff version="1.2">{unit}</xliff>')
     assert re.search("<target[^>]*>(.*)</target>", written)[1] == expected
 
 
@@ -256,11 +254,8 @@ def test_comments_in_a_source_stay_there(source, version, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     "code",
     [
-        *(
-            '<x id="1" ctype="lb"/>',
-            '<x id="1" ctype="lb" equiv-text="&lt;br/&gt;"/>',
-            '<x id="1" ctype="x-html-br"/>',
-        ),
+        *('<x id="1" ctype="lb"/>', '<x id="1" ctype="x-html-br"/>'),
+        '<x id="1" ctype="lb" equiv-text="&lt;br/&gt;"/>',
         *('<ph id="1" equiv="LINE_BREAK" type="fmt" disp="&lt;br/&gt;"/>', '<ph id="1" type="fmt" subType="xlf:lb"/>'),
         *('<ph id="1">&lt;br/&gt;</ph>', '<ph id="1">\n</ph>', '<ph id="1">\\n</ph>', '<ph id="1" dataRef="d"/>'),
     ],
@@ -275,9 +270,8 @@ def test_codes_for_line_breaks_end_a_line(code, tmp_path, monkeypatch):
 
 
 def test_segments_of_xliff_are_translated_one_by_one(tmp_path, monkeypatch):
-    segments = (
-        '<mrk mtype="seg" mid="1">one when</mrk> <mrk mtype="seg" mid="2">two.</mrk><mrk mtype="seg" mid="3">7</mrk>'
-    )
+    mark = '<mrk mtype="seg" mid="%d">%s</mrk>'
+    segments = f"{mark % (1, 'one when')} {mark % (2, 'two.')}{mark % (3, '7')}"
     target = '<target><mrk mtype="seg" mid="1">eins</mrk> <mrk mtype="seg" mid="2"/></target>'
     unit = f"<trans-unit><source>one two.</source><seg-source>{segments}</seg-source>%s</trans-unit>"
     (tmp_path / "a.mqxliff").write_text(f"<xliff>{unit % ''}{unit % target}{unit % '<target>fertig</target>'}</xliff>")
@@ -389,10 +383,9 @@ def test_texts_in_codes_stay_and_are_named(tmp_path, monkeypatch, caplog, end):
 @pytest.mark.parametrize("mark", ['translate="no"', 'mtype="protected"'])
 def test_text_that_xliff_protects_stays(tmp_path, monkeypatch, mark):
     source = f'by <mrk {mark}>Brand <pc id="1">name</pc></mrk> now'
-    units = f'<unit translate="yes"><segment><source>{source}</source></segment></unit>'
-    written = upper_text(
-        monkeypatch, tmp_path / "a.xlf", f'<xliff version="2.0"><group translate="no">{units}</group></xliff>'
-    )
+    unit = f'<unit translate="yes"><segment><source>{source}</source></segment></unit>'
+    content = f'<xliff version="2.0"><group translate="no">{unit}</group></xliff>'
+    written = upper_text(monkeypatch, tmp_path / "a.xlf", content)
     assert f"<target>{source.replace('by', 'BY').replace('now', 'NOW')}</target>" in written
 
 
@@ -414,3 +407,5 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
 def test_entities_are_not_resolved():
     with pytest.raises(InputError, match="a.xml: defines entities"):
         read_xml(b'<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;">]><x>&c;</x>', "a.xml")
+    with pytest.raises(InputError, match="a.xml: the entity &c; is not defined"):
+        read_xml(b'<!DOCTYPE x SYSTEM "x.dtd"><x><y>&c;</y></x>', "a.xml")

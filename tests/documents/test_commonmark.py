@@ -10,7 +10,7 @@ pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("markdown_it", reason="the extra [documents] is not installed")
 
 from markdown_it import MarkdownIt
-from support.documents import rewritten, upper_cased, upper_text
+from support.documents import rewritten, upper_text
 
 from residual_hf.documents.translation import read_document
 
@@ -180,14 +180,9 @@ Some *text* here.
 
 
 def test_components_of_mdx_stay(tmp_path, monkeypatch):
-    (tmp_path / "a.mdx").write_text(MDX)
     expected = MDX.replace("Hello", "HELLO").replace("there", "THERE").replace("Some *text* here", "SOME *TEXT* HERE")
     for words in (">Text<", "> and {", "more", "end\n", "Read this"):
         expected = expected.replace(words, words.upper())
-    assert upper_cased(monkeypatch, tmp_path / "a.mdx").read_text() == expected
-    (tmp_path / "a.md").write_text("import X from 'y'\n\n<Comp prop=\"a\">Text</Comp>\n")
-    assert (
-        upper_cased(monkeypatch, tmp_path / "a.md")
-        .read_text()
-        .startswith("import X from 'y'\n\n<Comp prop=\"a\">TEXT")
-    )
+    assert upper_text(monkeypatch, tmp_path / "a.mdx", MDX) == expected
+    written = upper_text(monkeypatch, tmp_path / "a.md", "import X from 'y'\n\n<Comp prop=\"a\">Text</Comp>\n")
+    assert written.startswith("import X from 'y'\n\n<Comp prop=\"a\">TEXT")

@@ -163,9 +163,8 @@ def test_starts_and_nulls_of_yaml_stay(content, tmp_path, monkeypatch):
 
 
 def test_texts_of_yaml_with_a_tag_stay_and_are_named(tmp_path, monkeypatch, caplog):
-    assert (
-        upper_text(monkeypatch, tmp_path / "a.yml", "a: !include the owl\nb: one\n") == "a: !include the owl\nb: ONE\n"
-    )
+    written = upper_text(monkeypatch, tmp_path / "a.yml", "a: !include the owl\nb: one\n")
+    assert written == "a: !include the owl\nb: ONE\n"
     assert "a.yml: 1 texts that have a tag, such as !include, stay" in caplog.text
 
 
@@ -213,12 +212,11 @@ QT = """<?xml version="1.0" encoding="utf-8"?>
 
 def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch):
     path = tmp_path / "a.ts"
-    path.write_text(QT)
     expected = QT.replace('shed"></tr', 'shed">OPEN &amp;FILE</tr', 1).replace('shed"></tr', 'shed">OK</tr', 1)
     expected = expected.replace("rusform></", "rusform>%n FILE(S)</")
     called = '>&quot;THE OWL&quot;<byte value="x9"/>CALLS.</translation>'
     expected = expected.replace('unfinished"/>', f'unfinished"{called}')
-    assert upper_cased(monkeypatch, path).read_text() == expected
+    assert upper_text(monkeypatch, path, QT) == expected
     assert [block[0] for block in read_document(path, CatalogueOptions("unreviewed")).blocks][-2] == "maybe"
     assert len(read_document(path, CatalogueOptions("all")).blocks) == 7
 

@@ -33,6 +33,12 @@ def code(text):
 NUMBER = BEGIN + code(" SEQ x ") + SEPARATE + run("1") + STOP
 
 
+def open_document(path, text):
+    """A document of OpenDocument with these paragraphs."""
+    spaces = 'xmlns:o="urn:o" xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0"'
+    return archive(path, mimetype="x", **{"content.xml": f"<o:doc {spaces}>{text}</o:doc>"})
+
+
 def archive(path, **files):
     """A zip archive whose `.` is `__` in names of files; the first is stored without compression."""
     with zipfile.ZipFile(path, "w") as packed:
@@ -262,9 +268,8 @@ def test_links_and_superscripts_are_known(tmp_path, paragraph, expected):
 
 def test_comments_of_xml_are_not_read(tmp_path, monkeypatch):
     text = "The <!-- a -->owl c<?b c?>alls"
-    names = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
-    odt = {"content.xml": f'<o:doc xmlns:o="urn:o" xmlns:text="{names}"><text:p>{text}</text:p></o:doc>'}
-    for source in (word(tmp_path / "a.docx", run(text)), archive(tmp_path / "a.odt", mimetype="x", **odt)):
+    odt = open_document(tmp_path / "a.odt", f"<text:p>{text}</text:p>")
+    for source in (word(tmp_path / "a.docx", run(text)), odt):
         assert NumberedDocument(source).text == "The owl calls"
         name = "word/document.xml" if source.suffix == ".docx" else "content.xml"
         assert ">THE OWL CALLS<" in content(upper_cased(monkeypatch, source), name)
@@ -275,10 +280,8 @@ def test_the_model_reads_sentences_and_layout_stays(tmp_path, monkeypatch, parag
     source = word(tmp_path / "a.docx", paragraph)
     lines = NumberedDocument(source).text.split("\n")
     assert [" ".join(line.split()) for line in lines if line.strip()] == read.split("\n")
-    written, joined = (
-        content(rewritten(monkeypatch, source), "word/document.xml"),
-        '</w:t></w:r><w:r><w:t xml:space="preserve">',
-    )
+    written = content(rewritten(monkeypatch, source), "word/document.xml")
+    joined = '</w:t></w:r><w:r><w:t xml:space="preserve">'
     assert written.partition("<w:p>")[2].rpartition("</w:p>")[0].replace(joined, "") == paragraph.replace(joined, "")
     shown = content(upper_cased(monkeypatch, source, overwrite=True), "word/document.xml")
     kept = ("7", "aul", "x=1")
@@ -307,11 +310,10 @@ OPEN_READ = {
 @pytest.mark.parametrize(("paragraph", "read"), OPEN_READ.values(), ids=OPEN_READ)
 def test_the_model_reads_sentences_of_open_document(tmp_path, monkeypatch, paragraph, read):
     paragraph = f"<text:p>{paragraph}</text:p>".replace("'", '"')
-    file = f'<o:doc xmlns:o="urn:o" xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0">{paragraph}</o:doc>'
-    source = archive(tmp_path / "a.odt", mimetype="x", **{"content.xml": file})
+    source = open_document(tmp_path / "a.odt", paragraph)
     lines = NumberedDocument(source).text.split("\n")
     assert [" ".join(line.split()) for line in lines if line.strip()] == read.split("\n")
-    assert content(rewritten(monkeypatch, source), "content.xml").endswith(file)
+    assert content(rewritten(monkeypatch, source), "content.xml").endswith(f">{paragraph}</o:doc>")
 
 
 def test_open_document(tmp_path, monkeypatch):
@@ -321,8 +323,7 @@ def test_open_document(tmp_path, monkeypatch):
         "<text:a href='x'>our page</text:a><text:note><text:note-body><text:p>a note</text:p></text:note-body>"
         "</text:note> now<text:line-break/>next<text:tab/>column</text:p><text:p>12</text:p>"
     ).replace("'", '"')
-    file = f'<o:doc xmlns:o="urn:o" xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0">{text}</o:doc>'
-    written = upper_cased(monkeypatch, archive(tmp_path / "a.odt", mimetype="x", **{"content.xml": file}))
+    written = upper_cased(monkeypatch, open_document(tmp_path / "a.odt", text))
     assert content(written, "content.xml").partition("text:1.0")[2] == (
         '"><text:h>A <text:span text:style-name="T1">BOLD</text:span> TITLE<text:s text:c="2"/>NOW <text:s/>X</text:h>'
         "<text:p>SEE "
@@ -333,9 +334,7 @@ def test_open_document(tmp_path, monkeypatch):
 
 def test_a_bookmark_of_open_document_stays_around_its_text(tmp_path):
     bookmark = '<text:bookmark-start text:name="m" xml:id="i"/>b<text:bookmark-end text:name="m"/>'
-    text = f"<text:p>a {bookmark}</text:p>"
-    file = f'<o:doc xmlns:o="urn:o" xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0">{text}</o:doc>'
-    document = read_document(archive(tmp_path / "a.odt", mimetype="x", **{"content.xml": file}))
+    document = read_document(open_document(tmp_path / "a.odt", f"<text:p>a {bookmark}</text:p>"))
     document.write(tmp_path / "b.odt", [document.blocks[0][::-1]])  # as a translation with another order
     assert f"<text:p>{bookmark}a </text:p>" in content(tmp_path / "b.odt", "content.xml")
 
@@ -404,21 +403,17 @@ def test_small_archives_of_many_elements_are_refused_before_they_are_parsed(tmp_
 
 
 def test_elements_of_all_parts_are_counted(tmp_path, monkeypatch):
-    path = word(
-        tmp_path / "a.docx", run("text"), **{"word/footer1.xml": f'<a xmlns:w="{W}"><w:p>{run("end")}</w:p></a>'}
-    )
+    footer = f'<a xmlns:w="{W}"><w:p>{run("end")}</w:p></a>'
+    path = word(tmp_path / "a.docx", run("text"), **{"word/footer1.xml": footer})
     monkeypatch.setattr(archives, "MOST_MARKS", 20)
     with pytest.raises(InputError, match=r"with word/footer1\.xml, its text has more than 20 elements"):
         read_document(path)
 
 
-def test_a_page_of_many_tags_is_refused(tmp_path):
+def test_a_page_of_many_tags_and_other_archives_are_refused(tmp_path):
     (tmp_path / "a.html").write_text("<p>a" * 500_001)
     with pytest.raises(InputError, match="has more than 500,000 tags and attributes; divide it"):
         read_document(tmp_path / "a.html")
-
-
-def test_other_archives_are_refused(tmp_path):
     with pytest.raises(InputError, match="no text found, must be a .docx document"):
         read_document(archive(tmp_path / "a.docx", x=""))
     (tmp_path / "b.epub").write_text("not a zip archive")

@@ -151,9 +151,7 @@ def test_emphasis_without_words_leaves_no_marks(tmp_path):
     path.write_text("er **rief** mich **an _jetzt_** [so](b)\n")
     opened = read_document(path)
     empty = [each if isinstance(each, str) else each._replace(pieces=[]) for each in opened.blocks[0]]
-    nested = [
-        each if isinstance(each, str) else each._replace(pieces=["", each._replace(pieces=[])]) for each in empty
-    ]
+    nested = [each if isinstance(each, str) else each._replace(pieces=["", each]) for each in empty]
     for block in (empty, nested):
         opened.write(path, [block])
         assert "*" not in path.read_text() and "](b)" in path.read_text()

@@ -111,11 +111,8 @@ def test_numbers_stand_for_the_contents_of_elements():
     assert restored(json.loads(json.dumps(numbered(block, []))), contents) == block
 
 
-def test_formats_are_those_that_the_command_lists():
+def test_formats_are_those_that_the_command_lists_and_the_extra_is_named(model, tmp_path, monkeypatch, capsys):
     assert {*READERS} == {*DOCUMENTS, ".txt"}
-
-
-def test_the_extra_is_named(model, tmp_path, monkeypatch, capsys):
     for name in [name for name in sys.modules if name.startswith("residual_hf.documents.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "markdown_it", None)

@@ -39,9 +39,8 @@ def test_scorers_of_transcripts():
     assert report["cer"]["value"] == pytest.approx(700 / 27)
     assert set(report) == {"wer", "cer", "metrics"} and set(report["metrics"]) == {"wer:raw"}
     assert mean_figures(scorers, HYPOTHESES)["wer"] == pytest.approx(100 / 3)
-    both = full_report(
-        make_scorers([corpus, corpus], None, EvaluationSettings(), task=SPEECH_RECOGNITION), HYPOTHESES * 2
-    )
+    scorers = make_scorers([corpus, corpus], None, EvaluationSettings(), task=SPEECH_RECOGNITION)
+    both = full_report(scorers, HYPOTHESES * 2)
     assert both["wer"]["value"] == pytest.approx(100 / 3) and len(both["corpora"]) == 2
 
 

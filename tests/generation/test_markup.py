@@ -60,21 +60,21 @@ def test_layout_numbers_and_markers_stay_outside_sentences():
     assert found.join("ABCD") == "# A\n\n  - B  C \r\n  - D\n\n----\n\t3.14 \n"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        " \n\n ",
-        "...",
-        "世界。你好。",
-        "a\u2028b",
-        "Plan B\u00a0. Gut.",
-        "C\u3000.\u202f.",
-        "🙂 x",
-        "- ",
-        "a" * 1000,
-    ],
-)
+ODD = [
+    "",
+    " \n\n ",
+    "...",
+    "世界。你好。",
+    "a\u2028b",
+    "Plan B\u00a0. Gut.",
+    "C\u3000.\u202f.",
+    "🙂 x",
+    "- ",
+    "a" * 1000,
+]
+
+
+@pytest.mark.parametrize("text", ODD)
 @pytest.mark.parametrize("markup", [False, True])
 def test_any_text_keeps_its_layout(text, markup):
     found = document(text, lambda sentence: len(sentence) <= 10, markup=markup)
@@ -122,12 +122,9 @@ def test_elements_may_lack_their_end_tag(source, sentences):
     assert document(source, markup=True).sentences == sentences
 
 
-def test_markup_that_is_no_section_is_text():
+def test_markup_that_is_no_section_is_text_and_what_is_not_translated_stays_escaped():
     found = document("a <![x b", markup=True)
     assert found.join(found.sentences) == "a &lt;![x b"
-
-
-def test_text_that_is_not_translated_stays_escaped():
     source = "<textarea>&lt;/textarea&gt;&lt;img onerror=x&gt;</textarea><script>a < b"
     assert document(source, markup=True).join([]) == source
 
@@ -249,10 +246,8 @@ def test_a_placeholder_may_touch_letters(source, translation, aligns):
 def test_a_placeholder_within_an_element_may_touch_letters(aligns):
     source, target = "{count} times <b>{name}</b>", "{count}mal {name}s"
     links = [aligned(visible_text(source), target, "0-0 2-1")] if aligns else None
-    assert document(source, markup=True).join([target], links) in (
-        "{count}mal <b>{name}</b>s",
-        "{count}mal <b>{name}s</b>",
-    )
+    written = document(source, markup=True).join([target], links)
+    assert written in ("{count}mal <b>{name}</b>s", "{count}mal <b>{name}s</b>")
 
 
 @pytest.mark.parametrize(
@@ -465,12 +460,9 @@ class Writer:
 
 @pytest.mark.parametrize("alignments", [False, True])
 def test_an_address_in_a_line_takes_the_place_of_its_translation(monkeypatch, alignments):
-    monkeypatch.setattr(
-        markup, "document_for", lambda translator, blocks, request: SplitBlocks(blocks, "de", lambda sentence: True)
-    )
-    ((found,),) = paragraph_hypotheses(
-        Writer(), ["Mail an a@b.de jetzt. Danke."], SearchRequest(alignments=alignments)
-    )
+    monkeypatch.setattr(markup, "document_for", lambda _, blocks, request: SplitBlocks(blocks, "de", lambda _: True))
+    request = SearchRequest(alignments=alignments)
+    ((found,),) = paragraph_hypotheses(Writer(), ["Mail an a@b.de jetzt. Danke."], request)
     assert found.text == "Now mail a@b.de Thanks."
     if alignments:
         assert found.alignment.target == found.text and len(found.alignment.word_scores) == 4

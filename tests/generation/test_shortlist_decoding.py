@@ -96,10 +96,8 @@ def test_rows_of_a_sentence_may_be_in_two_threads(model, sources):
 def test_processors_see_the_tokens_of_the_list(model, sources):
     shortlist, chosen = random_shortlist(), settings(3, shortlist=True)
     (plain,), *_ = search(model, sources, chosen, shortlist=shortlist)
-    (other,), *_ = search(
-        model, sources, chosen, SearchRequest.of(suppress_tokens=[plain.ids[0]]), shortlist=shortlist
-    )
-    (tagged,), *_ = search(model, sources, chosen, SearchRequest.of(forced_bos_token_id=77), shortlist=shortlist)
+    requests = SearchRequest.of(suppress_tokens=[plain.ids[0]]), SearchRequest.of(forced_bos_token_id=77)
+    other, tagged = (search(model, sources, chosen, each, shortlist=shortlist)[0][0] for each in requests)
     assert plain.ids[0] not in other.ids and set(other.ids) <= set(shortlist.tokens_for(sources[0]))
     assert tagged.ids[0] == 77 and set(tagged.ids[1:]) <= set(shortlist.tokens_for(sources[0]))
 
@@ -108,10 +106,9 @@ def test_processors_see_the_tokens_of_the_list(model, sources):
 def test_what_cannot_keep_to_a_list_is_refused(model, sources):
     with pytest.raises(InputError, match="shortlist: True given without"):
         search(model, sources, settings(1, shortlist=True))
+    request = SearchRequest.of(do_sample=True)
     with pytest.raises(InputError, match="only greedy and beam search"):
-        search(
-            model, sources, settings(1, shortlist=True), SearchRequest.of(do_sample=True), shortlist=random_shortlist()
-        )
+        search(model, sources, settings(1, shortlist=True), request, shortlist=random_shortlist())
 
 
 @needs_kernels

@@ -210,11 +210,8 @@ def test_review_lists_the_worst_lines(translate, source, model, monkeypatch):
             *("line 4, score -9.0000", "  ein Hund", "  a dog"),
             *("line 1, score -0.5000", "  ja", "  yes"),
         ]
-
-
-def test_a_text_without_words_has_nothing_to_look_at():
     review = Review(2)
-    review.add(1, ["", " "], [Hypothesis("", 0.0)] * 2)
+    review.add(1, ["", " "], [Hypothesis("", 0.0)] * 2)  # without words
     assert str(review) == "0 of 2 lines are suspicious"
 
 
@@ -238,6 +235,7 @@ def test_sampling_follows_the_seed_and_its_settings(translate, source):
         (["--output", "out.gz"], "--output: out.gz given, must be the name of an uncompressed file"),
         (["--num-return-sequences", 0], "--num-return-sequences: 0 given, must be an integer >= 1"),
         (["--window", 0], "window: 0 given"),
+        (["--devices", 0], "--devices: 0 given, must be at least 1"),
         (["--input", "nowhere"], "no such file: nowhere"),
         (["--target-lang", "xx"], "source_lang, target_lang: this model does not translate de to xx"),
     ],
@@ -316,18 +314,13 @@ def test_each_of_several_processes_searches_a_share(model, source, tmp_path, mon
 
 
 def test_every_process_continues_the_samples_of_an_interrupted_run(monkeypatch):
-    messages, seeds = (
-        iter([[6, False], [["zwei"]], [[]]]),
-        [],
-    )  # of the first process: lines that are done, and windows
-    monkeypatch.setattr(
-        stream, "broadcast_object_list", lambda values: values.__setitem__(slice(None), next(messages))
-    )
+    messages = iter([[6, False], [["zwei"]], [[]]])  # of the first process: lines that are done, and windows
+    seeds, receive = [], lambda values: values.__setitem__(slice(None), next(messages))
+    monkeypatch.setattr(stream, "broadcast_object_list", receive)
     monkeypatch.setattr(stream, "this_process", lambda: SimpleNamespace(is_main_process=False, process_index=1))
     monkeypatch.setattr(stream.torch, "manual_seed", seeds.append)
-    translator = SimpleNamespace(
-        inputs=SimpleNamespace(positions=8), answer=lambda sentences, request: None, glossary=None
-    )
+    inputs = SimpleNamespace(positions=8)
+    translator = SimpleNamespace(inputs=inputs, answer=lambda sentences, request: None, glossary=None)
     translate_stream(translator, iter([]), print, StreamSettings(sample=True, seed=3))
     assert seeds == [3 + 6 + (1 << 32)]
 

@@ -81,9 +81,8 @@ def test_the_profile_of_admin_is_that_of_one_pass(tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_an_update_divides_by_the_tokens_of_the_text_over_all_accumulated_batches(method, tmp_path):
     seen = []
-    trainer = make_trainer(
-        tmp_path, make_model(dropout=0.2), max_updates=1, update_freq=3, **{method: METHODS[method][0]}
-    )
+    settings = {"max_updates": 1, "update_freq": 3, method: METHODS[method][0]}
+    trainer = make_trainer(tmp_path, make_model(dropout=0.2), **settings)
     meter = trainer.meter
 
     def criterion(hidden, weight, labels, num_items, **options):

@@ -53,9 +53,8 @@ def test_torch_form_is_cross_entropy_of_torch(epsilon):
     hidden, weight, _, labels = example(torch.float64)
     logits = F.linear(hidden, weight)
     sums = smoothed_cross_entropy(logits, labels, epsilon=epsilon, form="torch")
-    assert sums.per_token().item() == pytest.approx(
-        F.cross_entropy(logits, labels, label_smoothing=epsilon).item(), rel=1e-12
-    )
+    expected = F.cross_entropy(logits, labels, label_smoothing=epsilon).item()
+    assert sums.per_token().item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("form", ["fairseq", "torch"])
