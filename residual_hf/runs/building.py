@@ -33,12 +33,7 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Residual
         if recipe.model.get(name, value) != value:
             given = recipe.model[name]
             logger.warning("model.%s: %s in the recipe, replaced by %s of the tokenizer", name, given, value)
-    return scaled_for(recipe, recipe.build_config(**fields))
-
-
-def scaled_for(recipe: Recipe, config: ResidualConfig) -> ResidualConfig:
-    """The config for the precision of training."""
-    return scale_dual_stream(config) if recipe.training.precision == "fp16" else config
+    return scale_dual_stream(recipe.build_config(**fields), recipe.training.precision)
 
 
 def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
@@ -74,12 +69,8 @@ def load_start_of(recipe: Recipe) -> Start | None:
     config = start.model.config
     trained, wanted = (config.source_lang, config.target_lang), (recipe.source_lang, recipe.target_lang)
     if all(trained) and all(wanted) and trained != wanted:
-        logger.warning(
-            "model.from: %s translates from %s to %s, the recipe is from %s to %s",
-            recipe.starts_from,
-            *trained,
-            *wanted,
-        )
+        message = "model.from: %s translates from %s to %s, the recipe is from %s to %s"
+        logger.warning(message, recipe.starts_from, *trained, *wanted)
     return start
 
 
@@ -119,7 +110,7 @@ def build_model(
             if getattr(start.model.config, field) and not getattr(recipe.data, own):
                 logger.warning("data.%s: missing, but the model of model.from was trained with it", own)
         config = start_config(start, tokenizer, rates_of(recipe) | tokenizer_fields(recipe, tokenizer))
-        model = with_vocabulary(start, tokenizer, scaled_for(recipe, config))
+        model = with_vocabulary(start, tokenizer, scale_dual_stream(config, recipe.training.precision))
     choose_weights(model, recipe.training)
     trained, total = model.num_parameters(only_trainable=True), model.num_parameters()
     if trained < total:
@@ -163,8 +154,8 @@ def choose_weights(model: nn.Module, settings: TrainingSettings) -> None:
         raise InputError(f"training.freeze: {shown} matches all parameters, so that none is trained")
 
 
-def scale_dual_stream(config: ResidualConfig) -> ResidualConfig:
-    """Scale ResiDual's dual stream down so that fp16 can represent the sum of its branches.
+def scale_dual_stream(config: ResidualConfig, precision: str = "fp16") -> ResidualConfig:
+    """Scale ResiDual's dual stream down so that fp16 can represent the sum of its branches, for this precision only.
 
     A stack of N layers whose mode has `dual_scale` 1 gets s = 2^-ceil(log2 N) (1/32 for 18 layers; the paper's
     OPUS-100 recipe uses 0.05) and s^2 times the epsilon of the dual norm. LN(s*r) with epsilon s^2 * e equals LN(r)
@@ -172,12 +163,11 @@ def scale_dual_stream(config: ResidualConfig) -> ResidualConfig:
     would differ by up to 8e-5 at s = 0.05.
     """
     changes: dict[str, Any] = {}
-    for own in config.stack_configs:
+    for own in config.stack_configs if precision == "fp16" else ():
         if getattr(own.options, "dual_scale", None) == 1.0 and own.layers > 1:
             scale = 2.0 ** -math.ceil(math.log2(own.layers))
             scaled = {"dual_scale": scale, "dual_layer_norm_eps": own.options.dual_layer_norm_eps * scale**2}
             changes[f"{own.stack}_ln_mode_options"] = asdict(own.options) | scaled
-            logger.info(
-                "fp16: dual_scale %g in the %s of %d layers; logits do not change", scale, own.stack, own.layers
-            )
+            message = "fp16: dual_scale %g in the %s of %d layers; logits do not change"
+            logger.info(message, scale, own.stack, own.layers)
     return type(config)(**{**config.to_dict(), **changes}) if changes else config

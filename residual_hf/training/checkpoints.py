@@ -131,15 +131,14 @@ class KeepCheckpoints(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
-        checkpoints = [
-            checkpoint for checkpoint in numbered_folders(self.folder, "checkpoint") if has_state(checkpoint)
-        ]
+        folders = numbered_folders(self.folder, "checkpoint")
+        checkpoints = [folder for folder in folders if has_state(folder)]
         best = best_checkpoints(checkpoints, self.metric)
         regular = [checkpoint for checkpoint in checkpoints if checkpoint in best or checkpoint == checkpoints[-1]]
         kept = {*regular[-self.keep_last :], *best[: self.keep_best], Path(state.best_model_checkpoint or "")}
         spike = max(map(number_of, spikes(self.folder.parent)), default=0)
         kept |= {*[checkpoint for checkpoint in checkpoints if number_of(checkpoint) < spike][-1:]}
-        for checkpoint in numbered_folders(self.folder, "checkpoint"):
+        for checkpoint in folders:
             if checkpoint not in kept and (checkpoint in checkpoints or is_incomplete(checkpoint)):
                 if checkpoint.is_symlink():
                     checkpoint.unlink()
@@ -215,12 +214,7 @@ def load_average(model: torch.nn.Module, checkpoints: Sequence[Path]) -> None:
     """Load the mean of checkpoints into a model. Raises `InputError` for weights of another model."""
     missing, unexpected = model.load_state_dict(average_weights(checkpoints), strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", {}))
-    if unexpected or set(missing) - tied:
-        raise InputError(
-            f"{checkpoints[0]}: not the weights of this model: {sorted({*unexpected, *missing} - tied)[:5]}"
-        )
-    logger.info(
-        "weights: %s%s",
-        "the average of " if len(checkpoints) > 1 else "",
-        ", ".join(checkpoint.name for checkpoint in checkpoints),
-    )
+    if other := sorted({*unexpected, *missing} - tied):
+        raise InputError(f"{checkpoints[0]}: not the weights of this model: {other[:5]}")
+    average = "the average of " if len(checkpoints) > 1 else ""
+    logger.info("weights: %s%s", average, ", ".join(checkpoint.name for checkpoint in checkpoints))

@@ -23,31 +23,6 @@ METRICS = {**dict.fromkeys((*LOSSES, *ERROR_RATES), False), **dict.fromkeys((*FI
 """Whether greater is better."""
 
 
-ELSEWHERE = {  # Transformers, fairseq, JoeyNMT, OpenNMT
-    "learning_rate": "lr",
-    "learning_rate_warmup": "warmup_updates",
-    "max_steps": "max_updates",
-    "train_steps": "max_updates",
-    "max_time": "max_minutes",
-    "batch_size": "max_tokens",
-    "per_device_train_batch_size": "max_tokens",
-    "gradient_accumulation_steps": "update_freq",
-    "batch_multiplier": "update_freq",
-    "clip_grad_norm": "clip_norm",
-    "label_smoothing_factor": "label_smoothing",
-    "validation_freq": "eval_every",
-    "valid_steps": "eval_every",
-    "save_steps": "eval_every",
-    "logging_steps": "log_every",
-    "save_total_limit": "keep_last",
-    "metric_for_best_model": "metric",
-    "early_stopping": "patience",
-    "early_stopping_patience": "patience",
-    "bf16": "precision",
-}
-"""Names of other programs for fields of `TrainingSettings`, where the field of the closest name is another."""
-
-
 @dataclass(frozen=True)
 class DiagnosticsSettings(InputSettings):
     """Probes during training, see `DiagnosticsCallback`."""
@@ -81,7 +56,28 @@ class LoraSettings(InputSettings):
 class TrainingSettings(ScheduleSettings):
     """Hyperparameters of a training run; names and defaults follow fairseq."""
 
-    also_called = ELSEWHERE
+    also_called = {  # in Transformers, fairseq, JoeyNMT, OpenNMT
+        "learning_rate": "lr",
+        "learning_rate_warmup": "warmup_updates",
+        "max_steps": "max_updates",
+        "train_steps": "max_updates",
+        "max_time": "max_minutes",
+        "batch_size": "max_tokens",
+        "per_device_train_batch_size": "max_tokens",
+        "gradient_accumulation_steps": "update_freq",
+        "batch_multiplier": "update_freq",
+        "clip_grad_norm": "clip_norm",
+        "label_smoothing_factor": "label_smoothing",
+        "validation_freq": "eval_every",
+        "valid_steps": "eval_every",
+        "save_steps": "eval_every",
+        "logging_steps": "log_every",
+        "save_total_limit": "keep_last",
+        "metric_for_best_model": "metric",
+        "early_stopping": "patience",
+        "early_stopping_patience": "patience",
+        "bf16": "precision",
+    }
 
     max_tokens: int | Literal["auto"] = option(
         4096,

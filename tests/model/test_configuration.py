@@ -85,11 +85,6 @@ def test_deep_b2t_presets_have_word_dropout_and_shallow_ones_do_not():
     }
 
 
-def test_unknown_preset():
-    with pytest.raises(ValueError, match="unknown preset 'big'. Known: .*resi_dual_iwslt_de_en"):
-        ResidualConfig.preset("big")
-
-
 def test_names_that_transformers_uses():
     config = ResidualConfig(**SMALL)
     assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (16, 2, 2)

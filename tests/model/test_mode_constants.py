@@ -172,11 +172,19 @@ def test_initial_values_of_an_option(mode, options, name, value):
     torch.testing.assert_close(getattr(connection, name).mean().item(), value)
 
 
-@pytest.mark.parametrize(("depth", "alpha"), [(6, 0.5), (8, 0.6667), (9, 0.7192), (18, 0.6482), (100, 0.5012)])
-def test_b2t_without_norms_has_the_constants_of_the_paper(depth, alpha):
-    model = model_of("b2t_no_ln")
-    place = replace(model.model.encoder.layers[0].ffn_residual.place, num_layers=depth)
-    assert LN_MODES["b2t_no_ln"](model.config.of("encoder"), place).alpha == pytest.approx(alpha, abs=5e-5)
+@pytest.mark.parametrize(
+    ("mode", "name", "by_depth"),
+    [
+        ("b2t_no_ln", "alpha", {6: 0.5, 8: 0.6667, 9: 0.7192, 18: 0.6482, 100: 0.5012}),  # of the paper
+        ("layer_scale", "scale", {1: 0.1, 18: 0.1, 19: 1e-5, 24: 1e-5, 25: 1e-6}),
+    ],
+)
+def test_constants_and_initial_values_by_depth(mode, name, by_depth):
+    model = model_of(mode)
+    for depth, value in by_depth.items():
+        place = replace(model.model.encoder.layers[0].ffn_residual.place, num_layers=depth)
+        found = torch.as_tensor(getattr(LN_MODES[mode](model.config.of("encoder"), place), name)).unique().item()
+        assert found == pytest.approx(value, rel=1e-4)
 
 
 def test_omegas_of_a_profile_are_those_of_the_encoder_then_of_the_decoder():
@@ -185,13 +193,6 @@ def test_omegas_of_a_profile_are_those_of_the_encoder_then_of_the_decoder():
         model = fresh(architecture, "admin", {}, admin_profile=profile)
         omegas = [p.tolist() for name, p in model.named_parameters() if name.endswith("omega")]
         assert omegas == [[value] * 8 for value in profile]
-
-
-@pytest.mark.parametrize(("depth", "value"), [(1, 0.1), (18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6)])
-def test_layer_scale_starts_by_depth(depth, value):
-    model = model_of("layer_scale")
-    place = replace(model.model.encoder.layers[0].ffn_residual.place, num_layers=depth)
-    assert LN_MODES["layer_scale"](model.config.of("encoder"), place).scale.tolist() == pytest.approx([value] * 8)
 
 
 INVALID = [

@@ -64,6 +64,11 @@ def test_folder_holds_everything(folder):
     assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"} < files
     assert {"configuration_residual.py", "modeling_residual.py", "pipeline_translation.py"} < files
     assert [path for path in folder.parent.iterdir() if path != folder] == []
+    names = json.loads((folder / "config.json").read_text())["custom_pipelines"]
+    assert list(names) == ["summarization", "translation", "translation_de_to_en"]
+    # Transformers 5.4 copies, from a local folder, only what the file it loads first names by itself
+    entry = folder / "configuration_residual.py"
+    assert {path.stem for path in folder.glob("*.py")} == {entry.stem, *get_relative_imports(entry)}
 
 
 def test_with_the_package_no_flag_is_needed(folder, expected):
@@ -272,11 +277,6 @@ def test_mode_of_the_running_script_is_named(user_mode, tokenizer, tmp_path, cap
     assert not (saved / "my_script.py").exists()
 
 
-def test_pipelines_that_a_folder_names(folder):
-    names = json.loads((folder / "config.json").read_text())["custom_pipelines"]
-    assert list(names) == ["summarization", "translation", "translation_de_to_en"]
-
-
 def test_plain_save_pretrained_writes_the_same_code(model, folder, tmp_path):
     model.save_pretrained(tmp_path)
     for path in folder.glob("*.py"):
@@ -322,12 +322,6 @@ def test_every_file_of_modes_registers_itself_and_travels(folder, tmp_path):
     printed = run_forked("-c", script, cwd=package.parent).stdout
     assert "'modes_grown.py'" in printed
     assert {path.name for path in home.glob("modes_*.py")} <= {path.name for path in folder.iterdir()}
-
-
-def test_entry_names_every_file(folder):
-    """Transformers 5.4 copies, from a local folder, only what the file it loads first names by itself."""
-    entry = folder / "configuration_residual.py"
-    assert {path.stem for path in folder.glob("*.py")} == {entry.stem, *get_relative_imports(entry)}
 
 
 def test_model_code_needs_nothing_else_of_the_package(folder):

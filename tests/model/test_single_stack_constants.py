@@ -59,20 +59,17 @@ def test_t_fixup(stack):
     assert embeddings.std().item() == pytest.approx(0.3689 * 64**-0.5, rel=0.03)  # (9 * 6)^-1/4
 
 
-def test_fixup_counts_the_branches_of_one_stack():
-    found = gains(alone("decoder", "fixup", 6))
-    expected = (12 ** (-1 / 6), 12 ** (-1 / 6), 12 ** (-1 / 6), 0, 12**-0.5, 0)
-    assert found == pytest.approx(dict(zip(ROLES, expected, strict=True)))
+@pytest.mark.parametrize(
+    ("mode", "layers", "expected"), [("fixup", 6, (*[12 ** (-1 / 6)] * 3, 0, 12**-0.5, 0)), ("b2t", 16, [0.25] * 6)]
+)
+def test_the_size_of_one_stack_counts(mode, layers, expected):
+    assert gains(alone("decoder", mode, layers)) == pytest.approx(dict(zip(ROLES, expected, strict=True)))
 
 
 def test_admin_torch_counts_two_sublayers_per_layer():
     model = alone("decoder", "admin_torch", 6)
     omegas = {m.omega for m in model.modules() if hasattr(m, "omega")}
     assert len(omegas) == 1 and omegas.pop() == pytest.approx(2.0170, abs=5e-5)
-
-
-def test_b2t_rescales_by_the_depth_of_the_stack():
-    assert gains(alone("decoder", "b2t", 16)) == dict.fromkeys(ROLES, 0.25)
 
 
 def test_admin_is_profiled_with_a_batch_of_the_trainer():

@@ -228,17 +228,24 @@ def test_threads_share_the_rows_of_a_batch(dtype):
 
 
 @torch.no_grad()
-def test_candidates_are_the_best_of_the_logits():
-    model = model_of("post_ln")
+@pytest.mark.parametrize(
+    ("size", "forbidden", "counts"), [(30, 0, (1, 6, 29, 500)), (1500, 600, (5,))], ids=["all", "not the first"]
+)
+def test_candidates_are_the_best_of_the_logits(size, forbidden, counts):
+    """Tokens that are forbidden have no share."""
+    model = model_of("post_ln", vocab_size=size, output_bias=forbidden > 0)
+    if forbidden:
+        model.lm_head.bias[:forbidden] = -torch.inf
     decoder = NativeDecoder(model)
     ids, mask = sources()
-    for count in (1, 6, 29, 500):
+    for count in counts:
         states = [decoder.start(decoder.encode(ids, mask), mask, 1, STEPS) for _ in range(2)]
         tokens = np.arange(3, 7)
         log_probs, found = map(torch.from_numpy, states[0].best(tokens, count))
         expected = states[1].step(tokens).log_softmax(dim=-1)
-        torch.testing.assert_close(log_probs, expected.topk(min(count, 30)).values)
+        torch.testing.assert_close(log_probs, expected.topk(min(count, size)).values)
         torch.testing.assert_close(log_probs, expected.gather(1, found))
+        assert found.min() >= forbidden
 
 
 @torch.no_grad()
@@ -252,20 +259,6 @@ def test_models_that_are_rounded_themselves(mode, options, dtype):
         decoder = NativeDecoder(model.to(precision), dtype)
         states.append(decoder.start(decoder.encode(ids, mask), mask, 1, STEPS).step(np.full(4, 2)))
     torch.testing.assert_close(*states, rtol=0.2, atol=0.2 * states[0].abs().max().item())
-
-
-@torch.no_grad()
-def test_tokens_that_are_forbidden_have_no_share_also_where_they_are_the_first():
-    model = model_of("post_ln", vocab_size=1500, output_bias=True)
-    model.lm_head.bias[:600] = -torch.inf
-    ids, mask = sources()
-    decoder = NativeDecoder(model)
-    states = [decoder.start(decoder.encode(ids, mask), mask, 1, STEPS) for _ in range(2)]
-    tokens = np.arange(3, 7)
-    log_probs, found = map(torch.from_numpy, states[0].best(tokens, 5))
-    expected = states[1].step(tokens).log_softmax(dim=-1)
-    torch.testing.assert_close(log_probs, expected.topk(5).values)
-    assert found.min() >= 600
 
 
 @pytest.mark.parametrize("fields", [{"fix_norm": True}, {"ln_mode_options": {"dual_scale": 2.0}}])

@@ -232,11 +232,6 @@ def test_segmentation_is_drawn_anew_in_every_epoch_and_resumes(tmp_path, kind, s
     assert same_weights(tmp_path / "whole" / last, tmp_path / "parts" / last)
 
 
-def test_sampling_that_does_not_suit_the_tokenizer_is_refused(tmp_path):
-    with pytest.raises(InputError, match="tokenizer.kind: 'bpe' given, must be unigram with this data.subword_regu"):
-        changed(make_recipe(tmp_path), "data", subword_regularization={"unigram_alpha": 0.2})
-
-
 def test_trackers_by_name_get_the_figures_of_a_run(tmp_path):
     pytest.importorskip("tensorboard", reason="the extra [trackers] is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -56,13 +56,10 @@ def test_another_device_is_tried_until_it_is_full(monkeypatch):
         tokens_that_fit(model, [5, 9, 20], copies=2)
 
 
-def test_a_vocabulary_may_end_with_padding():
+def test_a_batch_is_one_that_the_model_can_read_and_write():
     config = make_model().config
     config.pad_token_id = config.vocab_size - 1  # as in Marian
     assert random_batch(config, 2, 5, torch.device("cpu"))["input_ids"].shape == (2, 5)
-
-
-def test_a_transcript_is_as_long_as_the_model_can_write():
     config = ResidualConfig(conv_channels=8, max_position_embeddings=16)
     batch = random_batch(config, 2, 100, torch.device("cpu"))
     assert batch["input_features"].shape == (2, 100, config.num_mel_bins) and batch["labels"].shape == (2, 16)

@@ -126,11 +126,6 @@ def test_what_the_model_cannot_become_is_refused_before_the_folder_is_made(tmp_p
     assert not (tmp_path / "data" / "run").exists()
 
 
-def test_preset_and_from_exclude_each_other(tmp_path, base):
-    with pytest.raises(InputError, match="model.preset: .* must be absent with model.from"):
-        recipe_from(tmp_path, base, {"preset": "multi30k_tiny"})
-
-
 @pytest.mark.parametrize("start", [3, ["base"], " "])
 def test_a_start_that_is_no_name_is_refused(tmp_path, start):
     with pytest.raises(InputError, match=r"model\.from: .* given, must be a folder or a name on the Hub"):

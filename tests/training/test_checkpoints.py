@@ -174,11 +174,6 @@ def test_checkpoints_of_a_moving_average_are_not_averaged(run, tmp_path, capsys)
     assert "ema_decay: 0.9 given, must be 0" in capsys.readouterr().err
 
 
-def test_averaging_more_than_is_kept_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"training.average: 5 given, must be <= keep_last \(2\)"):
-        make_recipe(tmp_path, average=5)
-
-
 @pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
     """kill -9 within an epoch: the resumed run ends in the weights of one that nobody killed, bit for bit.
