@@ -68,10 +68,10 @@ def read_dictionary(path: str | Path) -> list[str]:
             continue
         overwrite = entry.endswith(f" {OVERWRITE}")
         token, _, count = entry.removesuffix(f" {OVERWRITE}").rpartition(" ")
-        is_entry = token != "" and count.isdecimal()
-        if not is_entry or (token in known and not overwrite):
-            fault = f", a token that is repeated without {OVERWRITE}" if is_entry else ""
-            raise InputError(f"{path}: line {number} is {line!r}{fault}, must be a token, one space and its count")
+        if not token or not count.isdecimal():
+            raise InputError(f"{path}: line {number} is {line!r}, must be a token, one space and its count")
+        if token in known and not overwrite:
+            raise InputError(f"{path}: line {number}: the token {token!r} is repeated without {OVERWRITE}")
         tokens.append(token)
         known.add(token)
     if len(tokens) == len(SPECIAL_TOKENS):

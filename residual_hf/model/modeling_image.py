@@ -15,7 +15,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from typing_extensions import Unpack
 
 from .configuration_image import ResidualImageConfig
-from .modeling_residual import beside_states
+from .modeling_residual import with_logits
 from .modeling_single_stack import ResidualForSequenceClassification
 from .resnet import ResidualResNet
 from .stacks import ResidualEncoder, ResidualPreTrainedModel
@@ -105,7 +105,7 @@ class ResidualForImageClassification(OfImages, ResidualForSequenceClassification
         """Compute logits (batch, num_labels) of images (batch, channels, height, width), and the loss of `labels`."""
         outputs = self.model(pixel_values, **kwargs)
         loss, logits = self.classify(outputs.last_hidden_state, None, labels)
-        return ImageClassifierOutput(loss=loss, logits=logits, **beside_states(outputs))
+        return with_logits(ImageClassifierOutput, loss, logits, outputs)
 
 
 modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.setdefault(

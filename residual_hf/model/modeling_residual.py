@@ -119,9 +119,9 @@ class ResidualModel(ResidualPreTrainedModel):
         )
 
 
-def beside_states(outputs: ModelOutput) -> dict[str, Any]:
-    """The outputs of a model besides its last hidden states."""
-    return {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+def with_logits(kind: type[ModelOutput], loss: Tensor | None, logits: Tensor | None, outputs: ModelOutput) -> Any:
+    """The output of this class of a model with a head, with those fields that the model without it returned."""
+    return kind(loss=loss, logits=logits, **{name: value for name, value in outputs.items() if hasattr(kind, name)})
 
 
 def build_projection(config: ResidualConfig) -> nn.Module:
@@ -287,4 +287,4 @@ class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixi
             **kwargs,
         )
         loss, logits = self.loss_and_logits(outputs.last_hidden_state, labels, num_items, logits_to_keep)
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **beside_states(outputs))
+        return with_logits(Seq2SeqLMOutput, loss, logits, outputs)

@@ -18,7 +18,7 @@ from .caches import accepts_cache
 from .configuration_residual import ResidualConfig
 from .decoding import FastGenerationMixin
 from .kernels import Dropout
-from .modeling_residual import ResidualLanguageModel, ResidualModel, beside_states, require_stacks
+from .modeling_residual import ResidualLanguageModel, ResidualModel, require_stacks, with_logits
 from .stacks import ResidualPreTrainedModel
 
 
@@ -67,7 +67,7 @@ class ResidualForCausalLM(ResidualLanguageModel, FastGenerationMixin):
         elif shifted is None:
             shifted = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
         loss, logits = self.loss_and_logits(outputs.last_hidden_state, shifted, num_items, logits_to_keep)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, **beside_states(outputs))
+        return with_logits(CausalLMOutputWithPast, loss, logits, outputs)
 
 
 class ResidualForMaskedLM(ResidualLanguageModel):
@@ -90,7 +90,7 @@ class ResidualForMaskedLM(ResidualLanguageModel):
         num_items = kwargs.pop("num_items_in_batch", None)
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
         loss, logits = self.loss_and_logits(outputs.last_hidden_state, labels, num_items)
-        return MaskedLMOutput(loss=loss, logits=logits, **beside_states(outputs))
+        return with_logits(MaskedLMOutput, loss, logits, outputs)
 
 
 class ResidualForSequenceClassification(ResidualPreTrainedModel):
@@ -147,7 +147,7 @@ class ResidualForSequenceClassification(ResidualPreTrainedModel):
             attention_mask = input_ids.ne(self.config.pad_token_id)
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
         loss, logits = self.classify(outputs.last_hidden_state, attention_mask, labels)
-        return SequenceClassifierOutput(loss=loss, logits=logits, **beside_states(outputs))
+        return with_logits(SequenceClassifierOutput, loss, logits, outputs)
 
 
 # the tables in which `Trainer` (does label smoothing shift the labels?) and pipelines look up the name of a class
