@@ -70,8 +70,9 @@ def read_dictionary(path: str | Path) -> list[str]:
         token, _, count = entry.removesuffix(f" {OVERWRITE}").rpartition(" ")
         is_entry = token != "" and count.isdecimal()
         if not is_entry or (token in known and not overwrite):
-            fault = f", a token that is repeated without {OVERWRITE}" if is_entry else ""
-            raise InputError(f"{path}: line {number} is {line!r}{fault}, must be a token, one space and its count")
+            fault = f": the token {token!r} is repeated without {OVERWRITE}"
+            fault = fault if is_entry else f" is {line!r}, must be a token, one space and its count"
+            raise InputError(f"{path}: line {number}{fault}")
         tokens.append(token)
         known.add(token)
     if len(tokens) == len(SPECIAL_TOKENS):
