@@ -1,5 +1,6 @@
 import gc
 import importlib.util
+import logging
 import os
 import signal
 import sys
@@ -42,6 +43,41 @@ def no_search_for_lomo():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accelerate.accelerator, "is_lomo_available", lambda: False)
         patch.setattr(accelerate.optimizer, "is_lomo_available", lambda: False)
+        yield
+
+
+class ListedLoggers:
+    """The manager of all loggers that lists only those that do not propagate, without those of PyTorch."""
+
+    def __init__(self, manager):
+        self.manager, self.known, self.listed = manager, 0, {}
+
+    @property
+    def loggerDict(self):
+        loggers = self.manager.loggerDict
+        if len(loggers) != self.known:
+            own = {name: logger for name, logger in loggers.items() if not name.startswith("torch")}
+            self.listed = {name: logger for name, logger in own.items() if not getattr(logger, "propagate", True)}
+            self.known = len(loggers)
+        return self.listed
+
+    @property
+    def disable(self):
+        return self.manager.disable
+
+    @disable.setter
+    def disable(self, level):  # by `logging.disable`
+        self.manager.disable = level
+
+    def __getattr__(self, name):
+        return getattr(self.manager, name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_capture_of_logs():
+    """pytest looks through all loggers, of which the libraries have thousands, six times a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logging.root, "manager", ListedLoggers(logging.root.manager))
         yield
 
 

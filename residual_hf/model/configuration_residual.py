@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from huggingface_hub.dataclasses import strict
@@ -337,7 +338,8 @@ class ResidualConfig(PreTrainedConfig):
 
         Raises `ValueError` for a mode that is not registered, or for options that it does not have.
         """
-        own = {name.removeprefix(f"{stack}_"): getattr(self, name) for name in fields_of(stack)}
+        values = vars(self)  # Transformers looks in several places for an attribute that is read by its name
+        own = {name.removeprefix(f"{stack}_"): values[name] for name in fields_of(stack)}
         mode, positions, warmup = self._mode(stack), self.max_position_embeddings, None
         shared = self.ln_mode_options if mode.name == self.ln_mode else None
         options = {**(shared or {}), **(own["ln_mode_options"] or {})}
@@ -372,8 +374,9 @@ class ResidualConfig(PreTrainedConfig):
         """
         if self.__dict__.pop("_awaits_mode", False):
             return
+        values = vars(self)
         for f in fields(self):
-            check_declared(f, getattr(self, f.name))
+            check_declared(f, values[f.name])
         if self.activation_function != "relu":
             from transformers.activations import ACT2FN  # takes as long to import as PyTorch
 
@@ -400,6 +403,9 @@ class ResidualConfig(PreTrainedConfig):
             raise ValueError(f"admin_profile has {len(self.admin_profile)} values for {sublayers} sub-layers")
         if not all(map(math.isfinite, self.admin_profile or ())):
             raise ValueError(f"admin_profile must have finite values, not {self.admin_profile}")
+
+    def validate_token_ids(self) -> None:
+        """Override of Transformers, which copies the config to warn of what `validate_residual` refuses."""
 
     def _validate_stacks(self) -> None:
         """Refuse fields of a stack that the model does not have."""
@@ -485,7 +491,8 @@ class ResidualConfig(PreTrainedConfig):
                     raise ValueError(f"{name} {token} is outside the vocabulary of {size} tokens")
 
 
-def fields_of(stack: str) -> list[str]:
+@cache
+def fields_of(stack: str) -> tuple[str, ...]:
     """The fields that only one stack has."""
-    names = [f.name for f in fields(ResidualConfig) if f.name.startswith(f"{stack}_")]
-    return [name for name in names if name not in ("decoder_vocab_size", "decoder_start_token_id")]
+    names = (f.name for f in fields(ResidualConfig) if f.name.startswith(f"{stack}_"))
+    return tuple(name for name in names if name not in ("decoder_vocab_size", "decoder_start_token_id"))

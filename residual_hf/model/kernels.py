@@ -25,6 +25,8 @@ class Dropout(nn.Dropout):
 class Projection(nn.Linear):
     """`torch.nn.Linear`, of a sub-layer or from states to logits."""
 
+    init_style: str  # of a sub-layer, with its gain
+    init_gain: float
     kernel: Kernel | None = None
 
     def forward(self, values: Tensor) -> Tensor:

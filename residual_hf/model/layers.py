@@ -52,9 +52,10 @@ def eager_attention_forward(
 
 
 def projection(config: StackConfig, place: SublayerPlace, role: str, fan_in: int, fan_out: int) -> Projection:
-    """A linear map of a sub-layer, with its place and role for `_init_weights`."""
+    """A linear map of a sub-layer, with its place, role and distribution for `_init_weights`."""
     linear = Projection(fan_in, fan_out, bias=config.mode.linear_bias)
     linear.place, linear.role = place, role  # type: ignore[assignment]
+    linear.init_style, linear.init_gain = config.init_style, config.mode.init_gain(config, place, role)
     return linear
 
 

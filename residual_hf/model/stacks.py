@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from .embeddings import (
     rotary_positions,
 )
 from .initialization import INIT_STYLES, init_embedding
-from .kernels import Dropout
+from .kernels import Dropout, Projection
 from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer
 from .length_limits import has_length_rule
 from .norms import build_norm
@@ -134,17 +135,15 @@ class ResidualPreTrainedModel(PreTrainedModel):
             init.zeros_(module.bias)  # of the output projection, whose weight may be tied
         if getattr(module, "is_tied", False):
             return
-        place: Any = getattr(module, "place", None)
-        role = getattr(module, "role", None)
-        if isinstance(module, nn.Linear) and role is not None:
-            own = self.config.of(place.stack)
-            INIT_STYLES[own.init_style].linear(module, role, own.mode.init_gain(own, place, role))
+        role: Any = getattr(module, "role", None)
+        if isinstance(module, Projection) and role is not None:
+            INIT_STYLES[module.init_style].linear(module, role, module.init_gain)
         elif callable(initialize := getattr(module, "init_parameters", None)):
             initialize()
         elif isinstance(module, (nn.Embedding, nn.Linear)):
             table = getattr(module, "table", None)  # None: positions and classes
             init_embedding(module, self._embedding_gain(table), self.config.fix_norm and table is not None)
-        else:
+        elif next(chain(module.parameters(recurse=False), module.buffers(recurse=False)), None) is not None:
             super()._init_weights(module)
         if hasattr(module, "initial_gain"):
             init.constant_(module.weight, module.initial_gain)

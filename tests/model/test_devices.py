@@ -25,7 +25,7 @@ class CountReads(TorchDispatchMode):
 @every_mode
 def test_a_model_on_the_default_device_computes_there(mode):
     with torch.device("meta"):
-        model = make(mode, None)
+        model = make(mode, None, decoder_layers=2)
         ids = torch.ones(2, 5, dtype=torch.long)
     assert all(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
     output = model(input_ids=ids, labels=ids)

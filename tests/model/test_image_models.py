@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from support.models import OURS
+from support.models import OURS, shapes_of
 from support.plain_resnet import PlainResNet, copy_weights
 from support.single_stacks import disturbed
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, ViTConfig, ViTForImageClassification
@@ -84,7 +84,7 @@ def test_a_block_is_joined_by_the_equation_of_its_mode(mode):
         assert torch.allclose(model(x).logits, theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in OURS if mode != "realformer"])
+@pytest.mark.parametrize("mode", shapes_of(mode for mode in OURS if mode != "realformer"))
 def test_every_mode_trains_and_reloads(mode, tmp_path):
     model = disturbed(resnet(mode)).train()
     model(images(), labels=LABELS).loss.backward()

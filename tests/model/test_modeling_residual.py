@@ -6,7 +6,7 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
-from support.models import LABELS, OURS, SOURCE, TARGET, every_mode, every_shape, logits_of, make
+from support.models import LABELS, OURS, SOURCE, TARGET, every_mode, every_shape, logits_of, make, shapes_of
 from torch import nn
 
 from residual_hf.model.connections import LN_MODES
@@ -112,7 +112,7 @@ def agree_after_switching(mode, attention):
     torch.testing.assert_close(logits_of(model), eager, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("mode", [name for name in OURS if LN_MODES[name].attention_implementations is None])
+@pytest.mark.parametrize("mode", shapes_of(m for m in OURS if LN_MODES[m].attention_implementations is None))
 def test_eager_and_sdpa_attention_agree(mode):
     agree_after_switching(mode, "sdpa")
 

@@ -1,12 +1,13 @@
-"""Every mode of the catalogue, saved, gives the same outputs where only Transformers is installed.
+"""Saved models give the same outputs where only Transformers is installed.
 
-As decoders alone, a mode of each shape: `test_single_stack.py` has the others with the package, whose code all
-folders hold.
+Translators and decoders alone, with a mode of each shape; slow: translators of every mode. All folders hold the same
+code, and `test_single_stack.py` saves and loads every mode with the package.
 """
 
 import runpy
 from pathlib import Path
 
+import pytest
 from support.models import SHAPES
 from support.processes import run_forked
 
@@ -26,8 +27,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 folder, *modes = sys.argv[1:]
 classes = {{}}
-places = [(AutoModelForSeq2SeqLM, folder, mode) for mode in modes]
-for auto, home, mode in [*places, *((AutoModelForCausalLM, folder + "/causal_lm", mode) for mode in {SHAPES!r})]:
+decoders = [(AutoModelForCausalLM, folder + "/causal_lm", mode) for mode in {SHAPES!r}]
+for auto, home, mode in [*((AutoModelForSeq2SeqLM, folder, mode) for mode in modes), *decoders]:
     place = home + "/" + mode
     with open(place + "/expected.json") as file:
         expected = {{name: torch.tensor(values) for name, values in json.load(file).items()}}
@@ -64,13 +65,14 @@ def test_the_catalogue_is_complete():
     assert len(MODES) >= 30 and {"resi_dual", "post_ln", "pre_ln", "b2t", "admin", "hyper_connections"} < {*MODES}
 
 
-def test_same_tokens_without_the_package(tmp_path):
-    MAKE["make_models"](tmp_path / "saved", MODES, SHAPES)
-    places = [tmp_path / "saved" / mode for mode in MODES]
+@pytest.mark.parametrize("modes", [SHAPES, pytest.param(MODES, marks=pytest.mark.slow)], ids=["shapes", "all"])
+def test_same_tokens_without_the_package(modes, tmp_path):
+    MAKE["make_models"](tmp_path / "saved", modes, SHAPES)
+    places = [tmp_path / "saved" / mode for mode in modes]
     places += [tmp_path / "saved" / "causal_lm" / mode for mode in SHAPES]
     code = {tuple((path.name, path.read_bytes()) for path in sorted(place.glob("*.py"))) for place in places}
     assert len(code) == 2  # of translation and of language models
-    run_forked("-c", SCRIPT, tmp_path / "saved", *MODES, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
+    run_forked("-c", SCRIPT, tmp_path / "saved", *modes, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
     assert len({(place / "expected.json").read_text() for place in places}) == len(
         places
     )  # else one could pass for another

@@ -95,7 +95,7 @@ def assert_same(model, request, count=1):
         assert found[name].numpy().tobytes() == expected[name].numpy().tobytes(), (name, request)
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4))])
 def test_drawn_requests_give_the_same_bits(isa, seed, models, in_c):  # noqa: F811
     generator = random.Random(f"{isa} {seed}")
     for _ in range(30):

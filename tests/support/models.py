@@ -46,9 +46,14 @@ SHAPES = ["attention_residuals", "b2t", "branch_norm", "mhc", "normformer", "pre
 """A mode of each shape of connection, for what does not depend on its equation: members that every layer adds, the
 input of the layer, one member and a warm-up, several members, modules in the branches, a gate of the layer, scores,
 two members."""
-every_shape = pytest.mark.parametrize(
-    "mode", [*SHAPES, *(pytest.param(mode, marks=pytest.mark.slow) for mode in OURS if mode not in SHAPES)]
-)
+
+
+def shapes_of(modes):
+    """The values of a parameter for these modes, slow except for one of each shape."""
+    return [pytest.param(mode, marks=() if mode in SHAPES else pytest.mark.slow) for mode in modes]
+
+
+every_shape = pytest.mark.parametrize("mode", shapes_of(OURS))
 LABELS = torch.tensor([[11, 12, 13, 2], [14, 15, 2, -100]])
 
 
