@@ -235,7 +235,6 @@ def test_sampling_follows_the_seed_and_its_settings(translate, source):
         (["--output", "out.gz"], "--output: out.gz given, must be the name of an uncompressed file"),
         (["--num-return-sequences", 0], "--num-return-sequences: 0 given, must be an integer >= 1"),
         (["--window", 0], "window: 0 given"),
-        (["--devices", 0], "--devices: 0 given, must be at least 1"),
         (["--input", "nowhere"], "no such file: nowhere"),
         (["--target-lang", "xx"], "source_lang, target_lang: this model does not translate de to xx"),
     ],
