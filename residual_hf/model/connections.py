@@ -269,7 +269,7 @@ def get_ln_mode(name: Any) -> type[ResidualConnection]:
     """The class of a mode. Raises `ValueError` with the list of registered modes for any other name."""
     if name not in LN_MODES:
         raise ValueError(
-            f"{unknown_choice('ln_mode', name, LN_MODES)} For a mode of your own, import the file "
+            f"{unknown_choice('ln_mode', name, LN_MODES)}. For a mode of your own, import the file "
             "that registers it (command line: --import FILE); for one in the code of a checkpoint, trust_remote_code"
         )
     return LN_MODES[name]
