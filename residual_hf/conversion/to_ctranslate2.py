@@ -66,8 +66,9 @@ class CTranslate2Target:
             "adaptive_cutoffs: given, must be None": config.adaptive_cutoffs,
             f"eos_token_id: {ends} given, must be one token": not isinstance(ends, int),
         }
-        others = "for CTranslate2, but not for --to onnx and --to torch"
-        refuse_if({f"{problem} {others}": so for problem, so in problems.items()})
+        refuse_if(
+            {f"{problem} for CTranslate2; --to onnx and --to torch allow it": so for problem, so in problems.items()}
+        )
 
     def write(self, model: Model, tokenizer: Any, folder: Path) -> None:
         save_spec(model, tokenizer, folder, quantization=None)
