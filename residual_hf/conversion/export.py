@@ -180,7 +180,7 @@ def export(
             own_bleu, bleu = (sacrebleu.corpus_bleu(each, right, tokenize=tokenize).score for each in texts)
             found.dtype, found.bleu_loss = "int8", own_bleu - bleu
             found.bleu = None if reference_texts is None else bleu
-        if shortlist is not None and isinstance(target, CTranslate2Target | WebTarget):
+        if shortlist is not None:
             target.write_shortlist(shortlist, model, tokenizer, folder)
         tokenizer.save_pretrained(folder)
         write_json(folder / REPORT, {"residual_hf": __version__, **asdict(found)})

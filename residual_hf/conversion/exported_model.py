@@ -141,6 +141,10 @@ class GraphTarget(ABC):
         decoders = (self.load_graph(folder / f"{name}{self.suffix}") for name in (DECODER, DECODER_WITH_PAST))
         return ExportedModel(config, generation, encoder, *decoders)
 
+    def write_shortlist(self, *arguments: Any) -> None:
+        """Graphs compute the whole output layer."""
+        return None
+
     def plain_mode(self, mode: str) -> str | None:
         return mode
 

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,20 @@ logger = logging.getLogger(__name__)
 BAR: dict[str, Any] = {"leave": False, "disable": None}
 
 
-@dataclass(frozen=True)
 class FeatureFile:
-    """The frames (frames, bins) of a file, which is mapped when some are read; workers get its path only."""
+    """The frames (frames, bins) of a file, which is mapped when they are first read; workers get its path only."""
 
-    path: Path
-    bins: int
+    def __init__(self, path: Path, bins: int):
+        self.path, self.bins = path, bins
+        self.mapped: np.ndarray | None = None
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        return np.memmap(self.path, np.float32, "r").reshape(-1, self.bins)[rows]
+        if self.mapped is None:
+            self.mapped = np.memmap(self.path, np.float32, "r").reshape(-1, self.bins)
+        return self.mapped[rows]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "mapped": None}
 
 
 class SpeechCorpus(EncodedCorpus):
