@@ -1,4 +1,4 @@
-"""Shares of the branches in a hidden state (Admin, Liu et al. 2020, section 4)."""
+"""Shares of the branches in a hidden state (Admin, Liu et al. 2020, section 4.1)."""
 
 from dataclasses import dataclass
 

@@ -175,7 +175,7 @@ class BranchDependency(Place):
 
 
 def branch_dependency(model: nn.Module, batches: Batches) -> list[BranchDependency]:
-    """Dependency of each sub-layer on its branch, factors included. Admin (Liu et al. 2020), section 4.
+    """Dependency of each sub-layer on its branch, factors included. Admin (Liu et al. 2020), footnote 3.
 
     Sub-layers have no row where no recorded tensor is the shortcut, see `ResidualConnection.shortcut_at`, as between
     the stages of a ResNet.

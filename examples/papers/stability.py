@@ -1,4 +1,4 @@
-"""Change of the hidden states when the weights change (Admin, Liu et al. 2020, section 4.3 and figure 4)."""
+"""Change of the hidden states when the weights change (Admin, Liu et al. 2020, section 4.2 and figure 4)."""
 
 import copy
 from collections.abc import Sequence

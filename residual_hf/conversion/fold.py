@@ -5,7 +5,8 @@ omega_i, and divide the columns of every matrix of sub-layer i that reads x by o
 neither do its mean and variance. Factors on a branch are multiplied into the rows of its last matrix. Both are exact
 in real arithmetic, in training mode too; only intermediate hidden states are scaled.
 
-Source: Liu et al. 2020 (Admin), appendix C, as corrected by the authors' code (cross-attention: the query only).
+Source: Liu et al. 2020 (Admin), appendix C. Its text divides only the query of cross-attention; its formula also
+divides the values, which is wrong.
 """
 
 import copy

@@ -54,8 +54,11 @@ def test_dependency_matrix(mode):
     if mode == "admin":
         model.profile_admin(batch)
     rows = dependency.dependency_matrix(model, batch)
+    squares = {(r.i, r.j): r.beta**2 for r in rows}
     for i in range(1, 13):
-        assert sum(r.beta**2 for r in rows if r.i == i) == pytest.approx(1.0, abs=1e-5)
+        assert sum(squares[i, j] for j in range(i + 1)) == pytest.approx(1.0, abs=1e-5)
+        for j in range(i if i > 1 else 0):  # the recursion of appendix B
+            assert squares[i, j] == pytest.approx((1 - squares[i, i]) * squares[i - 1, j], rel=0.02)
     diagonal = [r.beta for r in rows if r.i == r.j]
     last = sum(diagonal[-4:]) / 4  # Post-LN .50, Pre-LN and Admin fall as 1/sqrt(i)
     assert last > 0.4 if mode == "post_ln" else last < 0.33
@@ -68,6 +71,19 @@ def test_dependency_matrix_has_the_diagonal_of_the_exact_recursion():
         model = model_of(mode, 6, 1, width=512, encoder_attention_heads=8, init_style="fairseq_legacy")
         diagonal = [row.beta for row in dependency.dependency_matrix(model, random_batch()) if row.i == row.j]
         assert diagonal[: len(values)] == pytest.approx(values, abs=0.025)
+
+
+def test_variances_of_branches_add_up_to_that_of_their_sum():
+    """So that the squares of a row of shares add up to 1 without being divided by their sum."""
+    model = model_of("pre_ln", 6, 1, width=512, encoder_attention_heads=8, init_style="fairseq_legacy")
+    states = paper_probes.record(model, random_batch(), "input", "branch.output")
+    variances = {site: float(s.var(-1).mean()) for site, s in states.items() if site.stack == "encoder"}
+    sums, branches = (
+        [v for site, v in variances.items() if site.location == location] for location in ("input", "branch.output")
+    )
+    for i in range(1, 12):
+        assert (sums[0] + sum(branches[:i])) / sums[i] == pytest.approx(1.0, abs=0.1), i
+    assert sums[11] > 2 * sums[0]
 
 
 def test_dependency_of_the_first_sublayer_follows_from_branch_and_shortcut():
