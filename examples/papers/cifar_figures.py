@@ -34,7 +34,7 @@ def squares(seed: int, count: int = 32, size: int = 16) -> Iterator[dict[str, to
         yield {"pixel_values": images, "labels": labels}
 
 
-def trained(mode: str, seed: int, sizes: dict[str, int], options: dict[str, int]) -> tuple[Any, list[float]]:
+def trained(mode: str, seed: int, sizes: dict[str, int], options: dict[str, float]) -> tuple[Any, list[float]]:
     """A ResNet after a training, and its losses."""
     torch.manual_seed(seed)
     config = ResidualImageConfig(depth=sizes["depth"], ln_mode=mode, ln_mode_options=options, num_labels=8)

@@ -23,7 +23,7 @@ class EffectiveScale(Place):
 
 
 def effective_scale(model: nn.Module, batches: Batches) -> list[EffectiveScale]:
-    """The effective scale of each sub-layer; 2.82 and 2.64 in the networks of Liu et al. 2020.
+    """The effective scale of each sub-layer; 2.64 for 2rSkip+LN in the ResNet-110 of Liu et al. 2020.
 
     rSkip adds the shortcut again after each norm: 1 + sum_i prod_(j<=i) sigma_j / w_j over all its norms but the last,
     for lambda = 2 the sigma / w + 1 of appendix A. sigma is the mean deviation of what a norm receives, and w the mean

@@ -117,18 +117,25 @@ def learning_rates_and_betas(mode: str, seed: int, sizes: dict[str, Any]) -> Ite
         yield Point("NLL", mode, seed, lr, beta2, nll)
 
 
-def scaled(mode: str) -> Iterator[tuple[str, dict[str, int]]]:
-    """Name and options of a mode with shortcuts scaled by 1, 2 and 3, or only as it is."""
-    option = "skip_order" if mode == "rskip_ln" else "skip_scale"
-    if mode not in ("rskip_ln", "xskip", "xskip_ln"):
+SCALES: dict[str, tuple[str, tuple[float, ...]]] = {
+    "rskip_ln": ("skip_order", (1, 2, 3)),
+    "xskip": ("skip_scale", (0.5, 1, 2, 3)),
+    "xskip_ln": ("skip_scale", (0.5, 1, 2, 3)),
+}
+
+
+def scaled(mode: str) -> Iterator[tuple[str, dict[str, float]]]:
+    """Name and options of a mode with its shortcut scaled by each of `SCALES`, or only as it is."""
+    if mode not in SCALES:
         yield mode, {}
         return
-    for scale in (1, 2, 3):
+    option, scales = SCALES[mode]
+    for scale in scales:
         yield f"{mode}, {scale}", {option: scale}
 
 
 def skip_scales(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
-    """Gradient of each layer's output, and the NLL after a training, for shortcuts scaled by 1, 2 and 3."""
+    """Gradient of each layer's output, and the NLL after a training, for scaled shortcuts."""
     for series, options in scaled(mode):
         model, corpus = untrained(mode, seed, sizes, ln_mode_options=options)
         for row in gradients.gradient_norms(model, next(corpus.train(seed))):
@@ -292,7 +299,7 @@ FIGURES = (
     Figure(
         "skip-3",
         "Rethinking Skip Connection (Liu et al. 2020), figure 3",
-        "Gradient at the start and loss for shortcuts scaled by 1, 2 and 3; not the protocol of the paper.",
+        "Gradient at the start and loss for shortcuts scaled by 0.5 to 3; not the protocol of the paper.",
         (
             Panel("decoder: gradient of the layer's output", "layer", "gradient norm", log_y=True),
             Panel("training loss", "update", "loss"),

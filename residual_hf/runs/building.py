@@ -157,7 +157,7 @@ def choose_weights(model: nn.Module, settings: TrainingSettings) -> None:
 def scale_dual_stream(config: ResidualConfig, precision: str = "fp16") -> ResidualConfig:
     """Scale ResiDual's dual stream down so that fp16 can represent the sum of its branches, for this precision only.
 
-    A stack of N layers whose mode has `dual_scale` 1 gets s = 2^-ceil(log2 N) (1/32 for 18 layers; the paper's
+    A stack of N layers whose mode has `dual_scale` 1 gets s = 2^-ceil(log2 N) (1/32 for 18 layers; the official
     OPUS-100 recipe uses 0.05) and s^2 times the epsilon of the dual norm. LN(s*r) with epsilon s^2 * e equals LN(r)
     with epsilon e, and s is a power of two, so the fp32 logits stay bitwise identical. With an unchanged epsilon they
     would differ by up to 8e-5 at s = 0.05.

@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.models import OURS, logits_of, make
 from torch import nn
+from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from residual_hf.model.configuration_image import ResidualImageConfig
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -91,6 +92,16 @@ def test_statistics_of_half_precision_are_those_of_single(norm_type, dtype):
         exact, half = norm.float()(x.float()), norm.to(dtype)(x)
         assert half.dtype == dtype
         torch.testing.assert_close(half.float(), exact, rtol=0.02, atol=0.02)
+
+
+def test_rms_norm_is_that_of_t5_with_a_gain_and_no_bias():
+    norm = build_norm(ResidualConfig(norm_type="rms_norm", d_model=64).of("encoder"), eps=1e-5)
+    assert [name for name, _ in norm.named_parameters()] == ["weight"]
+    nn.init.normal_(norm.weight)
+    reference = T5LayerNorm(64, eps=1e-5)
+    reference.load_state_dict(norm.state_dict())
+    x = 3 * torch.randn(2, 5, 64) + 1
+    torch.testing.assert_close(norm(x), reference(x))
 
 
 def test_rms_norm_under_autocast_is_fused_and_in_fp32(recwarn):
