@@ -1,18 +1,44 @@
-"""The table of finished runs in examples/multi30k/README.md, against the records of the runs."""
+"""The tables of examples/multi30k/README.md, against the records of the runs and the pages that sum them up."""
 
 import json
 from pathlib import Path
+from statistics import fmean
 
-FOLDER = Path(__file__).parents[2] / "examples" / "multi30k"
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "multi30k"
+
+
+def rows_of(page, header):
+    """The cells of the table that begins with these columns."""
+    lines = page.read_text(encoding="utf-8").partition(f"\n{header}")[2].partition("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
 
 
 def test_the_table_has_the_recorded_scores():
     records = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in FOLDER.glob("runs/*.json")}
-    table = (FOLDER / "README.md").read_text(encoding="utf-8").partition("| mode | rate | NLL | sacreBLEU |\n")[2]
-    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in table.partition("\n\n")[0].splitlines()]
-    found = {f"{mode}_lr{float(rate)}_s1": scores for mode, rate, *scores in rows[1:]}
+    rows = [
+        [cell.strip("`") for cell in row] for row in rows_of(FOLDER / "README.md", "| mode | rate | NLL | sacreBLEU |")
+    ]
+    found = {f"{mode}_lr{float(rate)}_s1": scores for mode, rate, *scores in rows}
     nll_and_bleu = {
         name: [f"{run['scores'][key][0]:.{n}f}" for key, n in (("nll", 3), ("bleu", 2))]
         for name, run in records.items()
     }
     assert found == nll_and_bleu
+
+
+@pytest.mark.parametrize("page, columns", [("README.md", "bleu end"), ("docs/results.md", "bleu start end")])
+def test_means_and_ranges_are_those_of_the_seeds(page, columns):
+    seeds, mode = {}, ""
+    for name, seed, start, *_, end, _, bleu, _ in rows_of(FOLDER / "README.md", "| | seed | NLL after 1,000"):
+        mode = name or mode
+        if seed != "3, bf16":  # the third seed of Pre-LN once more
+            seeds.setdefault(mode, []).append({"start": float(start), "end": float(end), "bleu": float(bleu)})
+    rows = rows_of(ROOT / page, "| `ln_mode` | sacreBLEU")
+    assert len(rows) >= 6
+    for mode, *cells in rows:
+        for column, cell in zip(columns.split(), cells, strict=False):
+            values, digits = [run[column] for run in seeds[mode]], 2 if column == "bleu" else 3
+            assert cell == "{:.{n}f} ({:.{n}f}-{:.{n}f})".format(fmean(values), min(values), max(values), n=digits)
