@@ -31,14 +31,20 @@ class Mark(NamedTuple):
 
 
 def read_marks(parts: Iterable[str | Mark]) -> Block:
-    """Text and marks as a block; a start without an end, and an end without a start, is empty."""
+    """Text and marks as a block; a start without an end, and an end without a start, is empty.
+
+    A vertical tab in the text is a line break, and stays.
+    """
     root: Block = []
     stack: list[tuple[Mark, Block]] = []
     is_open: Counter[str] = Counter()
     for part in parts:
         inside = stack[-1][1] if stack else root
         if isinstance(part, str):
-            inside += [part] if part else []
+            first, *rest = part.split(LINE)
+            inside += [first] if first else []
+            for line in rest:
+                inside += [_empty(Mark(LINE, text=BETWEEN)), *filter(None, [line])]
         elif part.kind == START and len(stack) < DEEPEST:
             stack.append((part, []))
             is_open[part.name] += 1

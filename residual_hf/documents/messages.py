@@ -226,23 +226,25 @@ def _replace_in_android(unit: Any, markup: str, element: Any, text: str) -> Any:
 
 def _of_qt(store: Any, options: CatalogueOptions) -> Iterator[Message]:
     for unit in store.units:
+        source, known = (unit.xmlelement.find(f"{{*}}{name}") for name in ("source", "translation"))
         if not unit.istranslatable():
             continue
-        source, target = unit.xmlelement.find("{*}source"), unit._gettargetnode()
+        target = unit._gettargetnode()  # adds a missing one
+        place = unit.xmlelement if known is None else target
         forms = target.findall("{*}numerusform") if unit.hasplural() else [target]
         texts = ["".join(form.itertext()) for form in forms]
         if options.wants(not "".join(texts[:1]).strip(), unit.isreview()):
             for form, text in zip(forms, texts, strict=True):
-                yield Message(_text(source), text, partial(_replace_form, unit, form), element=target)
+                yield Message(_text(source), text, partial(_replace_form, unit, form, place), element=place)
 
 
-def _replace_form(unit: Any, form: Any, text: str) -> Any:
+def _replace_form(unit: Any, form: Any, place: Any, text: str) -> Any:
     first, *rest = BYTE.split(text)
     _set_text(form, first)
     for value, after in zip(rest[::2], rest[1::2], strict=True):
         etree.SubElement(form, "byte", value=value).tail = after
     unit.markfuzzy()  # until somebody has read it
-    return unit._gettargetnode()
+    return place
 
 
 def _as_before(written: bytes, original: bytes) -> bytes:

@@ -219,6 +219,9 @@ def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch
     assert upper_text(monkeypatch, path, QT) == expected
     assert [block[0] for block in read_document(path, CatalogueOptions("unreviewed")).blocks][-2] == "maybe"
     assert len(read_document(path, CatalogueOptions("all")).blocks) == 7
+    bare = "<TS>\n<context><name>a</name>\n<message>\n  <source>one</source>{}</message>\n</context></TS>\n"
+    filled = '<translation type="unfinished">ONE</translation>'
+    assert upper_text(monkeypatch, tmp_path / "b.ts", bare.format("")) == bare.format(filled)
 
 
 LATIN = """<?xml version='1.0' encoding='ISO-8859-1'?>
@@ -248,6 +251,10 @@ LATIN = """<?xml version='1.0' encoding='ISO-8859-1'?>
         ("a.yml", b"a: no\nb: 'no'\nOn: never\n", b"a: no\nb: 'NO'\nOn: NEVER\n"),
         ("a.resx", (LATIN % "größer &#8656;").encode("latin-1"), (LATIN % "GRÖSSER &#8656;").encode("latin-1")),
         ("a.yml", b"\xef\xbb\xbfa: one\n", b"\xef\xbb\xbfa: ONE\n"),
+        ("a.json", b'["\\ud83d", "a\\ud83d", "b"]', b'["\\ud83d", "A\\ufffd", "B"]'),
+        ("a.json", b'["one\\u000btwo"]', b'["ONE\\u000bTWO"]'),
+        ("a.yml", b'a: "one\\vtwo"\n', b'a: "ONE\\vTWO"\n'),
+        ("a.po", b'msgid "one\\v\\ftwo"\nmsgstr ""\n', b'msgid "one\\v\\ftwo"\nmsgstr "ONE\\v\\fTWO"\n'),
     ],
 )
 def test_encodings_and_escapes_stay(name, content, written, tmp_path, monkeypatch):
