@@ -1,5 +1,6 @@
 """Text whose tags are written in it, such as `<b>` in messages and `**` in Markdown."""
 
+import html
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -9,11 +10,13 @@ from residual_hf.generation.html_text import VERBATIM
 from residual_hf.generation.inline import BETWEEN, LINE, Block, Inline
 from residual_hf.model import placeholders
 from residual_hf.model.placeholders import RUN
+from residual_hf.model.translation_inputs import CHARACTER
 
 EMPTY, START, END = "empty", "start", "end"
 TAG = re.compile(rf"{placeholders.TAG.pattern}|<\d[\d:.]*>|\{{\\[^{{}}]*\}}")
 """Tags in messages and subtitles: of HTML, times of WebVTT, commands of SubStation Alpha."""
 CODE = re.compile(f"({TAG.pattern}|{RUN.pattern})")
+REFERENCE = re.compile(f"({CHARACTER.pattern})")
 DEEPEST = 100  # tags within each other; further ones are empty
 NAME = re.compile(r"</?([A-Za-z][\w:-]*|\d+(?= ?/?>))")
 ARGUMENT, MESSAGE, BRACES = "argument", "message", "braces"
@@ -129,9 +132,16 @@ def _marked(text: str, decode: Callable[[str], str], opened: list[str] | None) -
             continue
         for number, piece in enumerate(CODE.split(part)):
             if number % 2 == 0:
-                yield decode(piece)
+                yield from _characters(piece) if decode is str else [decode(piece)]
             else:
                 yield tag(piece) if TAG.fullmatch(piece) else Mark(piece, text=piece)
+
+
+def _characters(text: str) -> Iterator[str | Mark]:
+    """A text with the characters that HTML names in it; the names of `<`, `>` and `&` stay."""
+    for number, written in enumerate(REFERENCE.split(text)):
+        read = html.unescape(written) if number % 2 else written
+        yield Mark(written, text=read) if number % 2 and read in ("<", ">", "&") else read
 
 
 def _choices(text: str, opened: list[str]) -> Iterator[str | Mark]:
