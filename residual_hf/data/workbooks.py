@@ -1,6 +1,7 @@
 """Rows of Excel workbooks. openpyxl would pad all rows and cells that the number of a row or cell claims."""
 
 import posixpath
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ from residual_hf.base.xml_reader import xml_elements
 MOST_COLUMNS = 1000
 UNLIKE = (KeyError, IndexError, ValueError, AttributeError, StopIteration)
 """Errors of files that are no workbooks."""
+ESCAPE = re.compile(r"_x(?![Dd][89A-Fa-f])([0-9A-Fa-f]{4})_")
+"""A character, but no surrogate."""
+CONTROL = re.compile(r"[^\t\n\x20-\ufffd\U00010000-\U0010ffff]")
 BOOK, STRINGS, RELATIONS = "xl/workbook.xml", "xl/sharedStrings.xml", "xl/_rels/workbook.xml.rels"
 
 
@@ -40,7 +44,18 @@ def rows_of(path: Path, largest: int) -> Iterator[list[str]]:
 def text_of(element: Any) -> str:
     """The text of a cell, without how to pronounce it."""
     runs = element.iter("{*}t")
-    return "".join(run.text or "" for run in runs if not run.getparent().tag.endswith("}rPh"))
+    return unescaped("".join(run.text or "" for run in runs if not run.getparent().tag.endswith("}rPh")))
+
+
+def unescaped(text: str) -> str:
+    """A text with the characters that Excel writes as `_x000D_`, for example."""
+    return ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def escaped(text: str) -> str:
+    """A text as Excel writes it."""
+    text = ESCAPE.sub(r"_x005F\g<0>", text)
+    return CONTROL.sub(lambda found: f"_x{ord(found[0]):04X}_", text)
 
 
 def _elements(archive: zipfile.ZipFile, path: Path, part: str, name: str) -> Iterator[Any]:
@@ -64,4 +79,4 @@ def _value(cell: Any, texts: list[str]) -> str:
     kind, value = cell.get("t"), cell.findtext("{*}v") or ""
     if kind == "s":
         return texts[int(value)]
-    return text_of(cell) if kind == "inlineStr" else value
+    return text_of(cell) if kind == "inlineStr" else unescaped(value)

@@ -11,7 +11,7 @@ from typing import Any
 from residual_hf.base.archives import open_archive, read_part
 from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import XML_SPACE, etree, read_xml
-from residual_hf.data.workbooks import text_of
+from residual_hf.data.workbooks import escaped, text_of, unescaped
 from residual_hf.generation.markup import Block, Inline, plain_text
 
 from .document import DocumentFile, has_text
@@ -56,10 +56,10 @@ class Cell:
     def __init__(self, element: Any):
         self.element = element
         runs = element.findall("{*}r")
-        texts = [(run, run.findtext("{*}t") or "") for run in runs]
+        texts = [(run, unescaped(run.findtext("{*}t") or "")) for run in runs]
         self.block: Block = [text if run.find("{*}rPr") is None else Inline(run, [text]) for run, text in texts]
         if not runs:
-            self.block = [element.findtext("{*}t") or ""]
+            self.block = [unescaped(element.findtext("{*}t") or "")]
 
     def write(self, block: Block) -> None:
         element, name = self.element, etree.QName(self.element)
@@ -68,9 +68,9 @@ class Cell:
         for piece in block:
             text = etree.Element(f"{{{name.namespace}}}t")
             if isinstance(piece, str):
-                text.text, formats = piece, []
+                text.text, formats = escaped(piece), []
             else:
-                text.text, formats = plain_text(piece.pieces), piece.content.findall("{*}rPr")
+                text.text, formats = escaped(plain_text(piece.pieces)), piece.content.findall("{*}rPr")
             run = etree.SubElement(element, f"{{{name.namespace}}}r") if formats or len(block) > 1 else element
             run.extend([*map(deepcopy, formats), text])
             if text.text != " ".join(text.text.split()):
@@ -89,7 +89,7 @@ def named_texts(tree: Any) -> Iterator[str]:
         for text in LITERAL.findall(formula.text or ""):
             yield from (text, *text.split(","))
     for column in tree.iter("{*}tableColumn"):
-        yield column.get("name", "").replace("_x000a_", "\n")
+        yield unescaped(column.get("name", ""))
 
 
 WORD = (

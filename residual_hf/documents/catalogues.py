@@ -29,7 +29,9 @@ FIELD = re.compile(rf"^(?:(#,)|#(~)|(?:msgctxt|msgid)\b|(msgstr(?:\[\d+\])?[ \t]
 """Flags, an obsolete line, the start of a message, or its translation."""
 HEADER = re.compile(r'^msgid[ \t]*""[ \t]*\r?\n\Z', re.MULTILINE)
 """Start of the message of a header: an empty name in one line."""
-ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
+ESCAPES = str.maketrans(
+    {character: f"\\{name}" for name, character in zip('\\"ntrvfb', '\\"\n\t\r\v\f\b', strict=True)}
+)
 XLIFF_TEXT = Dialect(
     ("g", "mrk", "pc"),
     shown=SHOWN,

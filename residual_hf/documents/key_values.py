@@ -96,7 +96,7 @@ def _json_values(text: str) -> Iterator[Value]:
         elif token[1]:
             keys[-1] = json.loads(token[0].removesuffix(token[1]))
         elif not any(key.startswith("@") for key in keys) and (not of_browser or keys[1:] == ["message"]):
-            yield Value(json.loads(token[0]), *token.span(), _marked_for_browser if of_browser else marked)
+            yield Value(whole(json.loads(token[0])), *token.span(), _marked_for_browser if of_browser else marked)
 
 
 def _marked_for_browser(text: str) -> Iterator[str | Mark]:
@@ -117,8 +117,12 @@ def unescaped(text: str) -> str:
     def character(escape: re.Match[str]) -> str:
         return chr(int(escape[1], 16)) if escape[1] else CONTROLS.get(escape[2], escape[2] or "")
 
-    found = ESCAPE.sub(character, text)
-    return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")  # pairs of surrogates
+    return whole(ESCAPE.sub(character, text))
+
+
+def whole(text: str) -> str:
+    """A text with characters for pairs of surrogates, and for those that have no partner."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def escaped(text: str) -> str:

@@ -1,5 +1,6 @@
 """Text whose tags are written in it, such as `<b>` in messages and `**` in Markdown."""
 
+import html
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -9,11 +10,13 @@ from residual_hf.generation.html_text import VERBATIM
 from residual_hf.generation.inline import BETWEEN, LINE, Block, Inline
 from residual_hf.model import placeholders
 from residual_hf.model.placeholders import RUN
+from residual_hf.model.translation_inputs import CHARACTER
 
 EMPTY, START, END = "empty", "start", "end"
 TAG = re.compile(rf"{placeholders.TAG.pattern}|<\d[\d:.]*>|\{{\\[^{{}}]*\}}")
 """Tags in messages and subtitles: of HTML, times of WebVTT, commands of SubStation Alpha."""
 CODE = re.compile(f"({TAG.pattern}|{RUN.pattern})")
+REFERENCE = re.compile(f"({CHARACTER.pattern})")
 DEEPEST = 100  # tags within each other; further ones are empty
 NAME = re.compile(r"</?([A-Za-z][\w:-]*|\d+(?= ?/?>))")
 ARGUMENT, MESSAGE, BRACES = "argument", "message", "braces"
@@ -31,14 +34,20 @@ class Mark(NamedTuple):
 
 
 def read_marks(parts: Iterable[str | Mark]) -> Block:
-    """Text and marks as a block; a start without an end, and an end without a start, is empty."""
+    """Text and marks as a block; a start without an end, and an end without a start, is empty.
+
+    A vertical tab in the text is a line break, and stays.
+    """
     root: Block = []
     stack: list[tuple[Mark, Block]] = []
     is_open: Counter[str] = Counter()
     for part in parts:
         inside = stack[-1][1] if stack else root
         if isinstance(part, str):
-            inside += [part] if part else []
+            first, *rest = part.split(LINE)
+            inside += [first] if first else []
+            for line in rest:
+                inside += [_empty(Mark(LINE, text=BETWEEN)), *filter(None, [line])]
         elif part.kind == START and len(stack) < DEEPEST:
             stack.append((part, []))
             is_open[part.name] += 1
@@ -123,9 +132,16 @@ def _marked(text: str, decode: Callable[[str], str], opened: list[str] | None) -
             continue
         for number, piece in enumerate(CODE.split(part)):
             if number % 2 == 0:
-                yield decode(piece)
+                yield from _characters(piece) if decode is str else [decode(piece)]
             else:
                 yield tag(piece) if TAG.fullmatch(piece) else Mark(piece, text=piece)
+
+
+def _characters(text: str) -> Iterator[str | Mark]:
+    """A text with the characters that HTML names in it; the names of `<`, `>` and `&` stay."""
+    for number, written in enumerate(REFERENCE.split(text)):
+        read = html.unescape(written) if number % 2 else written
+        yield Mark(written, text=read) if number % 2 and read in ("<", ">", "&") else read
 
 
 def _choices(text: str, opened: list[str]) -> Iterator[str | Mark]:

@@ -21,7 +21,7 @@ from .literal_text import marked, read_marks, write_marks
 with requires("documents"):
     from ruamel.yaml import RoundTripConstructor, RoundTripRepresenter
     from ruamel.yaml.comments import TaggedScalar
-    from ruamel.yaml.scalarstring import PlainScalarString
+    from ruamel.yaml.scalarstring import PlainScalarString, SingleQuotedScalarString
     from translate.misc.xml_helpers import safely_set_text
     from translate.storage import aresource, resx, ts2, yaml
 
@@ -174,7 +174,8 @@ def _messages(store: Any, options: CatalogueOptions) -> Iterator[Message]:
 
 
 def _replace(store: Any, unit: Any, text: str) -> None:
-    unit.target = text
+    is_plain = type(unit.target) in (str, PlainScalarString)
+    unit.target = SingleQuotedScalarString(text) if is_plain and text.lower() in TRUTH_VALUES else text
     store.units.append(unit)
 
 
@@ -207,14 +208,18 @@ def _of_android(store: Any) -> Iterator[Message]:
             continue
         unit = store.UnitClass(None, xmlelement=entry)
         unit._store = empty  # is copied for every text with elements, to know the namespaces
-        replace = partial(_replace_in_android, unit, unit._get_target_markup_mode())
+        mode = unit._get_target_markup_mode()
         if entry.get("translatable") != "false":
             for element in [entry] if entry.tag in ("string", "item") else entry.iterchildren("item"):
                 bare = deepcopy(element)
                 etree.strip_tags(bare, *COMMENTS)
                 text = unit.get_xml_text_value(bare)
                 if not "".join(bare.itertext()).strip().startswith(("@", "?")):  # names of other messages
-                    yield Message(text, text, partial(replace, element), len(bare) > 0, element)
+                    is_plain = mode == unit.TARGET_MARKUP_XML and not len(bare)  # text alone is not parsed as XML
+                    markup = unit.TARGET_MARKUP_PLAIN if is_plain else mode
+                    yield Message(
+                        text, text, partial(_replace_in_android, unit, markup, element), len(bare) > 0, element
+                    )
 
 
 def _replace_in_android(unit: Any, markup: str, element: Any, text: str) -> Any:
@@ -226,23 +231,25 @@ def _replace_in_android(unit: Any, markup: str, element: Any, text: str) -> Any:
 
 def _of_qt(store: Any, options: CatalogueOptions) -> Iterator[Message]:
     for unit in store.units:
+        source, known = (unit.xmlelement.find(f"{{*}}{name}") for name in ("source", "translation"))
         if not unit.istranslatable():
             continue
-        source, target = unit.xmlelement.find("{*}source"), unit._gettargetnode()
+        target = unit._gettargetnode()  # adds a missing one
+        place = unit.xmlelement if known is None else target
         forms = target.findall("{*}numerusform") if unit.hasplural() else [target]
         texts = ["".join(form.itertext()) for form in forms]
         if options.wants(not "".join(texts[:1]).strip(), unit.isreview()):
             for form, text in zip(forms, texts, strict=True):
-                yield Message(_text(source), text, partial(_replace_form, unit, form), element=target)
+                yield Message(_text(source), text, partial(_replace_form, unit, form, place), element=place)
 
 
-def _replace_form(unit: Any, form: Any, text: str) -> Any:
+def _replace_form(unit: Any, form: Any, place: Any, text: str) -> Any:
     first, *rest = BYTE.split(text)
     _set_text(form, first)
     for value, after in zip(rest[::2], rest[1::2], strict=True):
         etree.SubElement(form, "byte", value=value).tail = after
     unit.markfuzzy()  # until somebody has read it
-    return unit._gettargetnode()
+    return place
 
 
 def _as_before(written: bytes, original: bytes) -> bytes:

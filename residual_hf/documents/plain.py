@@ -33,7 +33,7 @@ class TextFile(DocumentFile):
     def __init__(self, path: Path):
         super().__init__(path)
         self._lines = list(StringIO(read_text(path).removeprefix("\ufeff")))  # only a line feed ends one
-        self.blocks = [[line.rstrip("\r\n")] for line in self._lines]
+        self.blocks = [read_marks([line.rstrip("\r\n")]) for line in self._lines]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         pairs = zip(self._lines, map(write_marks, blocks), strict=True)

@@ -40,7 +40,7 @@ LINKS = ("a", "label")
 DEEPEST = 100  # inline elements within each other; further ones are dropped
 LONGEST_KEPT = 100  # characters of code, for example, that are read as a part of a sentence
 COMMENT_END, ABRUPT_END = re.compile("--!?>"), re.compile("-?>")
-SPACES = " \t\n\f\r"
+SPACES = " \t\n\v\f\r"
 SPACE = re.compile(f"[{SPACES}]+")
 LANGUAGE = re.compile(r"""((?<=[\s"'])(?:xml:)?lang\s*=\s*(["']?))([\w-]+)\2|"[^"]*"|'[^']*'""", re.IGNORECASE)
 """In a start tag: the attribute of the language; values of others."""

@@ -57,7 +57,14 @@ def unit_vectors(vectors: Tensor) -> Tensor:
 
 
 def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
-    """Decoder inputs for labels (batch, length): shifted right after `decoder_start_token_id`, -100 as padding."""
+    """Decoder inputs for labels (batch, length): shifted right after `decoder_start_token_id`, -100 as padding.
+
+    Raises `ValueError` for labels on the CPU that are padded on the left, after which no start token would follow.
+    """
+    if labels.device.type == "cpu" and not torch.compiler.is_compiling():
+        real = labels != -100
+        if real[real.any(dim=1)].int().argmax(dim=1).unique().numel() > 1:
+            raise ValueError("labels: padded on the left, must be on the right (tokenizer.padding_side = 'right')")
     shifted = labels.new_full(labels.shape, decoder_start_token_id)
     shifted[:, 1:] = labels[:, :-1]
     return shifted.masked_fill(shifted == -100, pad_token_id)

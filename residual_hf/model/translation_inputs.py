@@ -30,8 +30,9 @@ ONE_LANGUAGE = ("summarization", "text2text-generation")
 TAG_PATTERN = re.compile(r"<2([^\W\d_][^\s<>]*)>")
 WORD_IN_CAPITALS = 4
 """Letters of a word, from which a text may be in capitals."""
-MARKUP = re.compile(rf"{TAG.pattern}|&(?:[A-Za-z]+\d*|#x?[\dA-Fa-f]+);")
-"""Tags, and the names of characters in HTML, such as `&nbsp;`."""
+CHARACTER = re.compile(r"&(?:[A-Za-z]+\d*|#x?[\dA-Fa-f]+);")
+"""A name of a character in HTML, such as `&nbsp;`."""
+MARKUP = re.compile(f"{TAG.pattern}|{CHARACTER.pattern}")
 BEFORE_SENTENCE = re.compile(r"(?:^|[.!?…]\s)\W{0,9}$")
 
 

@@ -145,6 +145,8 @@ async def read(request: Request, model: type[Body]) -> Body:
             return found.model_copy(update={"api_key": query.get("api_key", "")}) if not found.api_key else found
         (body if content_type == "multipart/form-data" else unquote_to_bytes(body)).decode()
         async with request.form() as form:
+            if repeated := next((name for name in form if len(form.getlist(name)) > 1), ""):
+                raise HTTPException(400, f"{repeated}: given more than once; several texts are a list in JSON")
             return model.model_validate(query | dict(form))
     except ValidationError as error:
         raise HTTPException(400, refusal(error)) from None

@@ -136,6 +136,7 @@ def test_comments_in_a_text_are_not_read(name, text, tmp_path, monkeypatch):
         (r"\?why not", r"\?WHY NOT"),
         (r"\@<b>home</b> is", r"\@<b>HOME</b> IS"),
         ("?attr/color", "?attr/color"),
+        ("Tom &amp;amp; J &lt; 5", "TOM &amp;amp; J &lt; 5"),
         (" @string/other", " @string/other"),
     ],
 )
@@ -160,6 +161,15 @@ def test_placeholders_of_browsers_stay(tmp_path, monkeypatch):
 def test_starts_and_nulls_of_yaml_stay(content, tmp_path, monkeypatch):
     before, expected = with_marks(content)
     assert upper_text(monkeypatch, tmp_path / "a.yml", before) == expected
+
+
+def test_translations_that_are_truth_values_of_yaml_get_quotes(tmp_path, monkeypatch):
+    def yes(translator, blocks, **languages):
+        return [["yes"] for _ in blocks]
+
+    (tmp_path / "a.yml").write_text('a: ja\nb: no\nc: "ja"\nd:\n- ja\n')
+    written = upper_cased(monkeypatch, tmp_path / "a.yml", translate=yes).read_text()
+    assert written == "a: 'yes'\nb: no\nc: \"yes\"\nd:\n- 'yes'\n"
 
 
 def test_texts_of_yaml_with_a_tag_stay_and_are_named(tmp_path, monkeypatch, caplog):
@@ -219,6 +229,9 @@ def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch
     assert upper_text(monkeypatch, path, QT) == expected
     assert [block[0] for block in read_document(path, CatalogueOptions("unreviewed")).blocks][-2] == "maybe"
     assert len(read_document(path, CatalogueOptions("all")).blocks) == 7
+    bare = "<TS>\n<context><name>a</name>\n<message>\n  <source>one</source>{}</message>\n</context></TS>\n"
+    filled = '<translation type="unfinished">ONE</translation>'
+    assert upper_text(monkeypatch, tmp_path / "b.ts", bare.format("")) == bare.format(filled)
 
 
 LATIN = """<?xml version='1.0' encoding='ISO-8859-1'?>
@@ -248,6 +261,11 @@ LATIN = """<?xml version='1.0' encoding='ISO-8859-1'?>
         ("a.yml", b"a: no\nb: 'no'\nOn: never\n", b"a: no\nb: 'NO'\nOn: NEVER\n"),
         ("a.resx", (LATIN % "größer &#8656;").encode("latin-1"), (LATIN % "GRÖSSER &#8656;").encode("latin-1")),
         ("a.yml", b"\xef\xbb\xbfa: one\n", b"\xef\xbb\xbfa: ONE\n"),
+        ("a.json", b'["\\ud83d", "a\\ud83d", "b"]', b'["\\ud83d", "A\\ufffd", "B"]'),
+        ("a.json", b'["one\\u000btwo"]', b'["ONE\\u000bTWO"]'),
+        ("a.json", b'["a &amp; b&lt; caf&eacute;&x; &amp;"]', '["A &amp; B&lt; CAFÉ&X; &amp;"]'.encode()),
+        ("a.yml", b'a: "one\\vtwo"\n', b'a: "ONE\\vTWO"\n'),
+        ("a.po", b'msgid "one\\v\\ftwo"\nmsgstr ""\n', b'msgid "one\\v\\ftwo"\nmsgstr "ONE\\v\\fTWO"\n'),
     ],
 )
 def test_encodings_and_escapes_stay(name, content, written, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from support.documents import rewritten, upper_cased, with_marks
 from residual_hf.base import archives
 from residual_hf.base.errors import InputError
 from residual_hf.documents.translation import NumberedDocument, read_document
+from residual_hf.generation.markup import plain_text
 
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 A = "http://schemas.openxmlformats.org/drawingml/2006/main"
@@ -447,3 +448,20 @@ def test_the_text_of_a_workbook_is_translated(tmp_path, monkeypatch):
     assert written["A2"].font.b and written["A2"].comment.text == "SEE BELOW"
     assert str(written["C1"].value) == "PLAIN AND BOLD TEXT" and written["C1"].value[1].text == "BOLD"
     assert written.tables["Birds"].column_names == ["Bird", "Number"]
+
+
+def test_characters_that_excel_writes_as_their_numbers(tmp_path, monkeypatch):
+    cells = (
+        "<si><t>one_x000D_\ntwo</t></si>",
+        "<si><r><t>a_x000b_b _x005F_x000D_</t></r></si>",
+        "<si><t>c_x_d</t></si>",
+    )
+    path = archive(
+        tmp_path / "a.xlsx", mimetype="x", **{"xl/sharedStrings.xml": f"<sst xmlns='urn:s'>{''.join(cells)}</sst>"}
+    )
+    assert [*map(plain_text, read_document(path).blocks)] == ["one\r\ntwo", "a\vb _x000D_", "c_x_d"]
+    expected = ["ONE_x000D_\nTWO", "A_x000B_B _X000D_", "C_X_D"]
+    written = content(upper_cased(monkeypatch, path), "xl/sharedStrings.xml")
+    assert re.findall("<t[^>]*>([^<]*)</t>", written) == expected
+    written = content(rewritten(monkeypatch, path), "xl/sharedStrings.xml")
+    assert re.findall("<t[^>]*>([^<]*)</t>", written)[1] == "a_x000B_b _x005F_x000D_"

@@ -96,6 +96,8 @@ MARKED = [
     ("r.md", KRAMDOWN),
     ("s.md", KRAMDOWN.replace("\n", "\r\n")),
     ("a.html", "<p title='x'>«a» &amp; <b>«b»</b><br/>«c»<!-- d --></p>"),
+    ("d.txt", "«one»\v«two»\n\v\n«three»\v\n"),
+    ("h.srt", "1 --> 2\n«one»\v«two»\n"),
 ]
 """Text between « and » is translated."""
 REWRITTEN = [
@@ -115,6 +117,7 @@ REWRITTEN = [
     ("n.md", "- a\n\tb <https://x.de/a%20b>\n", "- A B <https://x.de/a%20b>\n"),
     ("l.md", "# a\r\r\n\r\r\nb\rc\r\n", "# A\r\r\n\r\r\nB C\r\n"),
     ("b.txt", "\ufeffone\n", "ONE\n"),
+    ("d.html", "<p>one\vtwo</p>", "<p>ONE TWO</p>"),
 ]
 """Other forms of lines and marks, and what is written."""
 

@@ -168,6 +168,14 @@ def test_recorded_states_have_the_depth_of_their_stack(mode, models):
     assert torch.equal(model.lm_head(out.decoder_hidden_states[-1]), out.logits)
 
 
+def test_labels_with_padding_on_the_left_are_refused(models):
+    model = models("resi_dual")
+    with pytest.raises(ValueError, match="labels: padded on the left"):
+        model(SOURCE, labels=torch.tensor([[11, 12, 2], [-100, 13, 2]]))
+    for labels in ([[11, 2], [-100, -100]], [[-100, 11], [-100, 12]]):  # a row without labels; all but the first
+        assert model(SOURCE, labels=torch.tensor(labels)).loss.isfinite()
+
+
 def test_loss_is_not_shifted_and_ignores_minus_100(models):
     model = models("resi_dual")
     assert model.prepare_decoder_input_ids_from_labels(LABELS).tolist() == [[2, 11, 12, 13], [2, 14, 15, 2]]
@@ -184,7 +192,7 @@ def test_loss_is_not_shifted_and_ignores_minus_100(models):
 
 
 def test_accumulated_losses_and_gradients_are_those_of_one_batch():
-    sources, labels = SOURCE.repeat(2, 1), torch.cat([LABELS, LABELS.flip(1)])
+    sources, labels = SOURCE.repeat(2, 1), torch.cat([LABELS, LABELS.flip(0)])
     items = labels.ne(-100).sum()
     whole, parts = (make("resi_dual").train() for _ in range(2))
     whole_loss = whole(sources, labels=labels, num_items_in_batch=items).loss

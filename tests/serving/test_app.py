@@ -169,6 +169,7 @@ def test_bad_requests_are_answered_in_the_words_of_libretranslate(server, fields
         (b"q=%FF%FE", "application/x-www-form-urlencoded", 400),
         (b"q=%FF&source=de&target=en", "application/x-www-form-urlencoded", 400),
         (b"q=\xff&source=de&target=en", "application/x-www-form-urlencoded", 400),
+        (b"q=a&q=b&source=de&target=en", "application/x-www-form-urlencoded", 400),
         (FORM[:-7] + FIELDS, "multipart/form-data; boundary=x", 400),
         (b"nonsense", "multipart/form-data; boundary=x", 400),
         (b"nonsense", "multipart/form-data", 400),
