@@ -74,9 +74,24 @@ def write_marks(block: Block, encode: Callable[[str], str] = str) -> str:
     return "".join(map(str, spelled(block, encode)))
 
 
-def marked(text: str, decode: Callable[[str], str] = str) -> Iterator[str | Mark]:
-    """The text, the tags and the placeholders of a message or a subtitle. Each text of a choice of ICU is a line."""
-    return _marked(text, decode, [] if _is_balanced([text]) else None)
+def characters(text: str) -> Iterator[str | Mark]:
+    """A text with the characters that HTML names in it; the names of `<`, `>` and `&` stay."""
+    for number, written in enumerate(REFERENCE.split(text)):
+        read = html.unescape(written) if number % 2 else written
+        yield Mark(written, text=read) if number % 2 and read in ("<", ">", "&") else read
+
+
+def unescaped(text: str) -> Iterator[str]:
+    """A text with all characters that HTML names in it."""
+    yield html.unescape(text)
+
+
+def marked(text: str, read: Callable[[str], Iterable[str | Mark]] = characters) -> Iterator[str | Mark]:
+    """The text, the tags and the placeholders of a message or a subtitle. Each text of a choice of ICU is a line.
+
+    `read`: gives what is between them, as `characters` or, where it is written as in HTML, `unescaped`.
+    """
+    return _marked(text, read, [] if _is_balanced([text]) else None)
 
 
 def marked_block(block: Block) -> Block:
@@ -87,7 +102,7 @@ def marked_block(block: Block) -> Block:
         found: Block = []
         for piece in pieces:
             if isinstance(piece, str):
-                found += read_marks(_marked(piece, str, opened))
+                found += read_marks(_marked(piece, characters, opened))
             else:
                 found.append(piece if piece.keep else piece._replace(pieces=read(piece.pieces)))
         return found
@@ -125,23 +140,16 @@ def _is_balanced(texts: Iterable[str]) -> bool:
     return not opened
 
 
-def _marked(text: str, decode: Callable[[str], str], opened: list[str] | None) -> Iterator[str | Mark]:
+def _marked(text: str, read: Callable[[str], Iterable[str | Mark]], opened: list[str] | None) -> Iterator[str | Mark]:
     for part in [text] if opened is None else _choices(text, opened):
         if isinstance(part, Mark):
             yield part
             continue
         for number, piece in enumerate(CODE.split(part)):
             if number % 2 == 0:
-                yield from _characters(piece) if decode is str else [decode(piece)]
+                yield from read(piece)
             else:
                 yield tag(piece) if TAG.fullmatch(piece) else Mark(piece, text=piece)
-
-
-def _characters(text: str) -> Iterator[str | Mark]:
-    """A text with the characters that HTML names in it; the names of `<`, `>` and `&` stay."""
-    for number, written in enumerate(REFERENCE.split(text)):
-        read = html.unescape(written) if number % 2 else written
-        yield Mark(written, text=read) if number % 2 and read in ("<", ">", "&") else read
 
 
 def _choices(text: str, opened: list[str]) -> Iterator[str | Mark]:

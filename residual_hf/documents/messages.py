@@ -16,7 +16,7 @@ from residual_hf.generation.markup import Block
 from . import XML_MESSAGES
 from .catalogues import CatalogueOptions
 from .document import DocumentFile, has_text, read_bytes
-from .literal_text import marked, read_marks, write_marks
+from .literal_text import characters, marked, read_marks, unescaped, write_marks
 
 with requires("documents"):
     from ruamel.yaml import RoundTripConstructor, RoundTripRepresenter
@@ -54,7 +54,7 @@ class Message(NamedTuple):
 
     @property
     def block(self) -> Block:
-        return read_marks(marked(self.text, html.unescape if self.is_escaped else str))
+        return read_marks(marked(self.text, unescaped if self.is_escaped else characters))
 
 
 class _Null:

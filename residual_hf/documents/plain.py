@@ -12,7 +12,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.generation.markup import Block
 
 from .document import DocumentFile, read_text
-from .literal_text import TAG, marked, read_marks, write_marks
+from .literal_text import TAG, characters, marked, read_marks, unescaped, write_marks
 
 SPEAKER = re.compile(r"\s*(?:(?:<[^>]*>)+\s*)?[-–—♪]")
 """How a line of a subtitle begins that does not continue the one before."""
@@ -47,7 +47,6 @@ class Subtitles(DocumentFile):
         super().__init__(path)
         text = read_text(path)
         is_html = path.suffix.lower() == ".vtt"
-        decode: Callable[[str], str] = html.unescape if is_html else str
         self._encode: Callable[[str], str] = partial(html.escape, quote=False) if is_html else str
         self._end = "\r\n" if "\r\n" in text else "\n"
         self._parts: list[str | list[str]] = []  # lines outside of texts, and the lines of each text
@@ -61,7 +60,9 @@ class Subtitles(DocumentFile):
                 lines = [line.strip() for line in joined.split("\n")]
                 several = len(lines) > 1 and any((*map(SPEAKER.match, lines), *map(VOICE.match, lines[1:])))
                 self._shown.append((len(lines), several))
-                self.blocks.append(read_marks(marked(("\n" if several else " ").join(lines), decode)))
+                self.blocks.append(
+                    read_marks(marked(("\n" if several else " ").join(lines), unescaped if is_html else characters))
+                )
         if "-->" not in text and not all(map(WITHOUT_CUE.match, BLANK_LINES.split(text.strip()))):
             raise InputError(f"{path}: no line has the times of a subtitle, such as 00:01:02,500 --> 00:01:04,000")
 
