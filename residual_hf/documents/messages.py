@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from residual_hf.base.errors import InputError, input_errors, requires
 from residual_hf.base.xml_reader import XMLText, etree, read_xml, serialized
@@ -21,6 +21,8 @@ from .literal_text import characters, marked, read_marks, unescaped, write_marks
 with requires("documents"):
     from ruamel.yaml import RoundTripConstructor, RoundTripRepresenter
     from ruamel.yaml.comments import TaggedScalar
+    from ruamel.yaml.nodes import ScalarNode
+    from ruamel.yaml.resolver import VersionedResolver
     from ruamel.yaml.scalarstring import PlainScalarString, SingleQuotedScalarString
     from translate.misc.xml_helpers import safely_set_text
     from translate.storage import aresource, resx, ts2, yaml
@@ -36,8 +38,8 @@ SEQUENCE = re.compile(r"^( *)[^\s#-][^\n]*:[ \t]*\n( *)- ", re.MULTILINE)
 MAPPING = re.compile(r"^[^\s#-][^\n]*:[ \t]*\n( +)[^\s#-]", re.MULTILINE)
 """The indentation of YAML."""
 NULL = "tag:yaml.org,2002:null"
-TRUTH_VALUES = ("y", "n", "yes", "no", "on", "off")
-"""Words that are truth values of YAML 1.1 without quotes, as Ruby and PyYAML read them."""
+RESOLVER = VersionedResolver(version=(1, 1))
+"""Tells what a scalar without quotes is to Ruby and PyYAML."""
 
 
 class Message(NamedTuple):
@@ -99,9 +101,8 @@ class _YAML(yaml.YAMLFile):
             raise ValueError("it has a text without a key")
 
     def _flatten(self, data: Any, *args: Any, **options: Any) -> Iterator[Any]:  # type: ignore[override]
-        is_truth_value = type(data) in (str, PlainScalarString) and data.lower() in TRUTH_VALUES
         self.tagged += isinstance(data, TaggedScalar)
-        if isinstance(data, (str, dict, list)) and not is_truth_value:
+        if isinstance(data, (str, dict, list)) and not (_is_plain(data) and _needs_quotes(data)):
             yield from super()._flatten(data, *args, **options)
 
 
@@ -174,9 +175,18 @@ def _messages(store: Any, options: CatalogueOptions) -> Iterator[Message]:
 
 
 def _replace(store: Any, unit: Any, text: str) -> None:
-    is_plain = type(unit.target) in (str, PlainScalarString)
-    unit.target = SingleQuotedScalarString(text) if is_plain and text.lower() in TRUTH_VALUES else text
+    unit.target = SingleQuotedScalarString(text) if _is_plain(unit.target) and _needs_quotes(text) else text
     store.units.append(unit)
+
+
+def _is_plain(data: Any) -> TypeGuard[str]:
+    """Whether a value of YAML has no quotes."""
+    return type(data) in (str, PlainScalarString)
+
+
+def _needs_quotes(text: str) -> bool:
+    """Whether a text without quotes would be a number, a date or a truth value in YAML 1.1."""
+    return RESOLVER.resolve(ScalarNode, text, (True, False)) != RESOLVER.DEFAULT_SCALAR_TAG
 
 
 def _text(element: Any) -> str:
@@ -236,7 +246,9 @@ def _of_qt(store: Any, options: CatalogueOptions) -> Iterator[Message]:
             continue
         target = unit._gettargetnode()  # adds a missing one
         place = unit.xmlelement if known is None else target
-        forms = target.findall("{*}numerusform") if unit.hasplural() else [target]
+        forms = [target]
+        if unit.hasplural():
+            forms = target.findall("{*}numerusform") or [etree.SubElement(target, "numerusform")]
         texts = ["".join(form.itertext()) for form in forms]
         if options.wants(not "".join(texts[:1]).strip(), unit.isreview()):
             for form, text in zip(forms, texts, strict=True):

@@ -33,7 +33,7 @@ ENDED_BY |= {"td": CELL, "th": CELL, "tr": CELL[2:], "rt": ("rt", "rp"), "rp": (
 BOUNDARIES = {
     *(*BLOCKS, *CELL, "thead", "caption", "colgroup", "col", "html", "head", "body", "title", "link", "meta", "base"),
     *("br", "button", "select", "option", "optgroup", "datalist", "legend", "summary", "textarea", "center"),
-    "frameset",
+    *("frameset", "object", "video", "audio", "canvas", "iframe"),
 }
 """Tags between which a sentence does not continue."""
 LINKS = ("a", "label")

@@ -163,13 +163,14 @@ def test_starts_and_nulls_of_yaml_stay(content, tmp_path, monkeypatch):
     assert upper_text(monkeypatch, tmp_path / "a.yml", before) == expected
 
 
-def test_translations_that_are_truth_values_of_yaml_get_quotes(tmp_path, monkeypatch):
-    def yes(translator, blocks, **languages):
-        return [["yes"] for _ in blocks]
+@pytest.mark.parametrize("translation", ["yes", "12:30:45"])
+def test_translations_that_would_be_no_texts_of_yaml_get_quotes(translation, tmp_path, monkeypatch):
+    def translate(translator, blocks, **languages):
+        return [[translation] for _ in blocks]
 
     (tmp_path / "a.yml").write_text('a: ja\nb: no\nc: "ja"\nd:\n- ja\n')
-    written = upper_cased(monkeypatch, tmp_path / "a.yml", translate=yes).read_text()
-    assert written == "a: 'yes'\nb: no\nc: \"yes\"\nd:\n- 'yes'\n"
+    written = upper_cased(monkeypatch, tmp_path / "a.yml", translate=translate).read_text()
+    assert written == f"a: '{translation}'\nb: no\nc: \"{translation}\"\nd:\n- '{translation}'\n"
 
 
 def test_texts_of_yaml_with_a_tag_stay_and_are_named(tmp_path, monkeypatch, caplog):
@@ -232,6 +233,9 @@ def test_translations_of_qt_are_filled_and_stay_unfinished(tmp_path, monkeypatch
     bare = "<TS>\n<context><name>a</name>\n<message>\n  <source>one</source>{}</message>\n</context></TS>\n"
     filled = '<translation type="unfinished">ONE</translation>'
     assert upper_text(monkeypatch, tmp_path / "b.ts", bare.format("")) == bare.format(filled)
+    plural = bare.replace("<message>", '<message numerus="yes">')
+    form = filled.replace(">ONE<", "><numerusform>ONE</numerusform><")
+    assert upper_text(monkeypatch, tmp_path / "c.ts", plural.format("")) == plural.format(form)
 
 
 LATIN = """<?xml version='1.0' encoding='ISO-8859-1'?>

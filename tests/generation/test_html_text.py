@@ -18,6 +18,12 @@ def test_visible_text_has_neither_markup_nor_code():
     assert visible_text(source).split() == ["Guten", "Tag!", "Ja", "&", "nein"]
 
 
+@pytest.mark.parametrize("tag", ["video", "audio", "canvas", "iframe", "object"])
+def test_what_is_shown_in_place_of_media_is_no_part_of_the_sentence(tag):
+    blocks = HTMLText(f"<p>Look: <{tag} id=a>Not <b>shown</b>.</{tag}></p>").blocks
+    assert blocks[0] == ["Look:"] and blocks[1][0] == "Not "
+
+
 @pytest.mark.parametrize("begins", ["<a ", "</", "<?", "<", '<a b="'])
 def test_tags_that_never_end_are_read_in_linear_time(begins):
     text = begins * (30_000 // len(begins))
