@@ -164,7 +164,9 @@ def paired_bootstrap(
 ) -> dict[str, Comparison]:
     """Compare two systems by paired bootstrap resampling of the lines (Koehn 2004), as implemented in sacreBLEU.
 
-    Systems with the same score get p = 1; sacreBLEU gives them its lowest p-value.
+    Systems with the same score get p = 1; sacreBLEU gives them its lowest p-value. Of m sentences that are translated
+    differently, p is at least 2^(1 - m), the lowest value of a test that exchanges them: resampling a single sentence
+    changes nothing, so that the bootstrap would be sure of it.
 
     Args:
         system_a, system_b: translations of the baseline and of the other system.
@@ -179,13 +181,14 @@ def paired_bootstrap(
     check_lines("system_b", system_b, references)
     if samples < 1:
         raise InputError(f"samples: {samples} given, must be at least 1")
+    lowest = 2.0 ** (1 - sum(map(str.__ne__, system_a, system_b)))
     comparisons = {}
     for name, metric in sacrebleu_metrics(metrics, lowercase, tokenize).items():
         systems = [("a", system_a), ("b", system_b)]
         signatures, columns = PairedTest(systems, {name: metric}, [references], test_type="bs", n_samples=samples)()
         ((title, signature),) = signatures.items()
         a, b = (cast(Any, result) for result in columns[title] if isinstance(result, Result))
-        p_value = 1.0 if a.score == b.score or b.p_value is None else float(b.p_value)
+        p_value = 1.0 if a.score == b.score or b.p_value is None else max(float(b.p_value), lowest)
         scores = float(a.score), float(b.score)
         first, second = ((max(float(each.mean - each.ci), 0.0), float(each.mean + each.ci)) for each in (a, b))
         comparisons[name] = Comparison(*scores, first, second, p_value, str(signature))

@@ -52,6 +52,13 @@ def test_paired_bootstrap_does_not_tell_equals_apart():
     assert equal.a == pytest.approx(equal.b) and equal.p_value > 0.3
 
 
+@pytest.mark.parametrize(("different", "lowest"), [(1, 1.0), (4, 0.125), (12, 0.0)])
+def test_a_few_sentences_show_no_difference(different, lowest):
+    better = [*REFERENCES[:different], *BAD[different:]]
+    found = paired_bootstrap(BAD, better, REFERENCES, metrics=("chrf",), samples=200)["chrf"]
+    assert found.b > found.a and lowest <= found.p_value <= max(lowest, 0.01)
+
+
 def test_paired_bootstrap_is_repeatable():
     first, second = (paired_bootstrap(BAD, GOOD, REFERENCES, metrics=("chrf",), samples=50) for _ in range(2))
     assert first == second
