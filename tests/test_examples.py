@@ -175,6 +175,12 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     wrong = run_here(
         ROOT / "examples" / "comparison" / "differences.py", *compared[0], *compared[1], "--metric", "rouge"
     )
+    other = tmp_path / "runs" / "copied_s1" / "metrics.json"
+    metrics = other.read_text()
+    other.write_text(metrics.replace("tok:13a", "tok:char"))
+    mixed = run_here(ROOT / "examples" / "comparison" / "differences.py", *compared[0], *compared[1])
+    assert mixed.returncode == 2 and "BLEU of different tokenizers: 13a, char" in mixed.stderr
+    other.write_text(metrics)
     assert wrong.returncode == 2 and "--metric: 'rouge' given, must be one of rouge1, rouge2, rougeL" in wrong.stderr
     alone = run_here(ROOT / "examples" / "comparison" / "differences.py", *compared[0], compared[1][0])
     assert alone.returncode == 2 and "one run only: post_ln_1l; a mode needs two seeds" in alone.stderr
@@ -230,6 +236,11 @@ def test_difference_of_modes_covers_seeds_and_sentences(monkeypatch):
         for row in sentences
     ]
     assert differences.Difference.of(*alike).p_value == pytest.approx(0.4307218, rel=1e-6)
+
+    finished = SimpleNamespace(split="test", metrics={"test": {"bleu": {"signature": "tok:13a"}}})
+    lines = ["a b", "c d", "e f"]
+    _, *without = differences.scores(finished, "chrf", ["a b", "c x", "e f"], lines)
+    assert len(without) == 3 and without[1] == 100, "one line is left out at a time"
 
     both = [differences.Mode("", row, mode.without_part) for row, mode in zip(scores, alike, strict=True)]
     assert differences.Difference.of(*both).error == pytest.approx(

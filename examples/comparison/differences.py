@@ -39,7 +39,7 @@ from residual_hf.evaluation.sentence_metrics import ROUGE
 from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.records.run_folder import Run
 
-PARTS = 20  # of the test set, one of which is left out at a time
+PARTS = 20  # of the test set at most, one of which is left out at a time
 RECORDED = ("bleu", "chrf")  # with --record, besides nll
 OF_RUN = ("commit", "device", "kernels", "precision", "seed", "updates", "parameters", "finished")
 LEVEL, POWER = 0.05, 0.8
@@ -121,7 +121,7 @@ def scores(run: Run, metric: str, hypotheses: Sequence[str], references: Sequenc
         return found[metric] if metric in found else next(iter(found.values()))
 
     lines = np.arange(len(references))
-    without = (np.setdiff1d(lines, part) for part in np.array_split(lines, PARTS))
+    without = (np.setdiff1d(lines, part) for part in np.array_split(lines, min(PARTS, len(lines))))
     kept = ([[text[i] for i in part] for text in (hypotheses, references)] for part in (lines, *without))
     return [score(*texts) for texts in kept]
 
@@ -162,9 +162,13 @@ def recorded(run: Run) -> dict:
 
 
 def modes_of(groups: Mapping[str, Sequence[Run | dict]], metric: str) -> list[Mode]:
-    """The modes with their scores. Raises `InputError` for runs with different test sets."""
-    if metric != "nll" and len({references_of(run) for runs in groups.values() for run in runs}) > 1:
+    """The modes with their scores. Raises `InputError` for runs with different test sets or tokenizers of BLEU."""
+    runs = [run for runs in groups.values() for run in runs]
+    if metric != "nll" and len({references_of(run) for run in runs}) > 1:
         raise InputError("the runs have different test sets")
+    scored = [run.metrics[run.split]["bleu"] for run in runs if isinstance(run, Run) and metric in METRICS]
+    if len(tokenizers := {tokenizer_of(score["signature"]) for score in scored}) > 1:
+        raise InputError(f"the runs have BLEU of different tokenizers: {', '.join(sorted(tokenizers))}")
     modes = []
     for name, runs in groups.items():
         table = np.array([values_of(run, metric) for run in tqdm(runs, name, leave=False)])
