@@ -1,5 +1,6 @@
 """A recipe: the YAML file that describes a training run."""
 
+import copy
 import dataclasses
 import json
 import os
@@ -299,7 +300,8 @@ def placed_in(folder: Path, values: Any, hint: Any, name: str = "") -> Any:
 def _override(values: Any, name: str, value: Any) -> None:
     *parents, last = name.split(".")
     for parent in parents:
-        values = values.setdefault(parent, {}) if isinstance(values, dict) else None
+        if isinstance(values, dict):
+            values[parent] = values = copy.copy(values.get(parent, {}))
     if not isinstance(values, dict):
         where = ".".join(parents)
         raise InputError(f"{name}: {where} is not a section of the recipe" if where else "must be a mapping of fields")

@@ -72,6 +72,14 @@ def test_overrides_by_dotted_name(tmp_path):
     assert (recipe.training.seed, recipe.build_config().ln_mode, recipe.output_dir) == (7, "pre_ln", "elsewhere")
 
 
+def test_an_override_changes_one_of_the_places_that_a_yaml_alias_names(tmp_path):
+    train = MINIMAL["data"]["train"]
+    path = write(tmp_path, changed(data={"train": train, "valid": train, "test": train}))
+    assert "valid: *id" in path.read_text()
+    data = load_recipe(path, {"data.test.limit": 5}).data
+    assert [spec.limit for spec in data.corpora] == [None, None, 5]
+
+
 def test_paths_from_the_folder_of_the_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     corpora = [
