@@ -142,12 +142,12 @@ def _columns(first: list[str], spec: CorpusSpec) -> tuple[int, int, bool]:
     if chosen == (None, None):
         if None not in named and named[0] != named[1]:
             return *named, True  # type: ignore[return-value]
-        if len(names) == 2:
+        if len(names) == 2 and named == [None, None]:
             return 0, 1, False
         separator = "a tab" if spec.file_format == ".tsv" else "a comma, semicolon, tab or |"
         fault = f"its first row {first[0][:80]!r} has no second column after {separator}"
         if len(names) > 1:
-            fault = f"has {len(names)} columns, whose names are not those of the languages; set source_column and "
+            fault = f"has {len(names)} columns, whose names are not those of both languages; set source_column and "
             fault += "target_column to their numbers or names"
         raise InputError(f"{spec.file}: {fault}")
     for column in chosen:
@@ -185,7 +185,8 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     if spec.file_format == ".tsv":
         yield from (line.split("\t") for line in lines)
         return
-    delimiter = named[1] if named else max(",;\t|", key=QUOTED.sub("", start[0]).count)
+    marks = QUOTED.sub("", start[0])  # of which a comma is the likeliest in a text
+    delimiter = named[1] if named else max(",;\t|", key=lambda m: (marks.count(m), m != "," and m in marks))
     size = 0  # of the row, whose texts may have any number of lines
 
     def lines_of_rows() -> Iterator[str]:

@@ -144,6 +144,7 @@ def test_the_same_pairs_are_read_from_every_format(make, tmp_path):
 def test_delimiters_in_quotes_are_text(tmp_path):
     file = text(tmp_path / "a.csv", '"so, ""well"", yes";"ja"\n"no";"nein, nein"\n')
     assert pair_of(file) == [('so, "well", yes', "ja"), ("no", "nein, nein")]
+    assert pair_of(text(tmp_path / "a.csv", "Yes, sir;Ja\n")) == [("Yes, sir", "Ja")], "a comma is likelier in text"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_other_names_and_delimiters(tmp_path, name, content):
 
 def test_columns_are_chosen_by_name_or_number(tmp_path):
     file = table(tmp_path / "a.csv", [("id", "English text", "Deutsch"), *((1, *pair) for pair in PAIRS)])
-    with pytest.raises(InputError, match="has 3 columns, whose names are not those of the languages; set "):
+    with pytest.raises(InputError, match="has 3 columns, whose names are not those of both languages; set "):
         pair_of(file)
     languages = {"source_lang": "en", "target_lang": "de"}
     named = CorpusSpec(file=file, source_column="English text", target_column="Deutsch", **languages)
@@ -209,6 +210,11 @@ def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
         ("a.csv", '"\n",' * 500_000, "line 3.....: a row of more than 1,048,576 characters"),
         ("a.csv", "en,de\rone,eins\r", "its lines end with carriage returns, must end with line feeds"),
         ("a.tsv", "one;eins\n", "its first row 'one;eins' has no second column after a tab"),
+        (
+            "a.csv",
+            "Original,en\nHallo,hello\n",
+            "has 2 columns, whose names are not those of both languages; set source_c",
+        ),
         ("a.xlsx", "PK", "cannot be read as a zip archive"),
         ("a.parquet", "PAR1", "cannot be read as a parquet file"),
         ("a.jsonl", '{"en": "x"}\n', "line 1: no key `de`|no key `translation`"),
