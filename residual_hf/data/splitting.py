@@ -1,5 +1,6 @@
 """Splitting a corpus into training, validation and test sets that share no sentence."""
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -96,8 +97,9 @@ def choose_held_out(keys: np.ndarray, random: np.random.Generator) -> tuple[np.n
 
 
 def sentence_key(text: str) -> str:
-    """The sentence without case, punctuation and spaces."""
-    return regex.sub(r"[^\p{L}\p{M}\p{N}]+", "", text.casefold()) or text
+    """The sentence without case, punctuation and spaces; as to a tokenizer, é has one form, and ６ is 6."""
+    text = unicodedata.normalize("NFKC", text).casefold()
+    return regex.sub(r"[^\p{L}\p{M}\p{N}]+", "", text) or text
 
 
 def write_splits(pairs: Iterator[Pair], split: np.ndarray, folder: Path, languages: Sequence[str | None]) -> None:

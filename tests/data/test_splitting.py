@@ -66,3 +66,4 @@ def test_sizes_and_too_few_different_pairs(tmp_path):
 def test_sentences_that_differ_in_vowel_signs_are_different():
     assert sentence_key("वह घर आता है") != sentence_key("वह घर आती है")
     assert sentence_key("He left!") == sentence_key("he  left")
+    assert sentence_key("Café 6") == sentence_key("cafe\u0301 \uff16")
