@@ -14,7 +14,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder, read_json, write_atomically, write_json
 from residual_hf.base.yaml_files import dump_yaml
 from residual_hf.data.cleaning import clean_corpus, pair_filter
-from residual_hf.data.corpus import ParallelCorpus, read_parallel
+from residual_hf.data.corpus import ParallelCorpus, describe_corpus, read_parallel
 from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.data.multilingual import directions
 from residual_hf.data.pair_reader import check_files
@@ -86,7 +86,8 @@ def distill(
     held_out = {split: [read_parallel(spec) for spec in getattr(recipe.data, split) or ()] for split in splits}
     segmented = recipe.tokenizer.kind == "pretokenized"
     values, load_teacher = recipe.as_dict(), cache(partial(with_subwords, load_teacher))
-    made_with = {**settings.declared, **(made_with or {}), "closest": closest, "data": values["data"]}
+    text = [list(describe_corpus(spec).sha256.values()) for spec in recipe.data.train]
+    made_with = {**settings.declared, **(made_with or {}), "closest": closest, "data": values["data"], "text": text}
     if resume:
         before, now = read_json(folder / RECORD), json.loads(json.dumps(made_with))
         if changed := [name for name in now if before.get(name) != now[name]]:

@@ -184,6 +184,10 @@ def test_an_interrupted_distillation_continues_and_does_not_mix_settings(tmp_pat
         distill(recipe, stop, tmp_path / "made", settings=sampled, resume=True)
     distill(recipe, lambda: teacher, tmp_path / "made", resume=True)
     distill(recipe, stop, tmp_path / "made", resume=True)  # nothing is left to translate
+    file = recipe.data.train[0].files[0]
+    file.write_text(file.read_text().replace("a", "b", 1))
+    with pytest.raises(InputError, match="--resume: .* was made with other text"):
+        distill(recipe, stop, tmp_path / "made", resume=True)
 
 
 @pytest.mark.parametrize(
