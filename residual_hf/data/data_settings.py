@@ -190,7 +190,7 @@ class CleaningSettings(InputSettings):
     duplicates: str | None = option(
         None,
         choices=("pair", "source", "target"),
-        help="keep only the first of equal pairs, sources or targets; in a stream, of its block",
+        help="keep only the first of equal pairs, sources or targets of a corpus; in a stream, of its block",
     )
     source_script: str | None = option(
         None, help="Unicode script of the source: `Latin`, `Cyrillic`, `Han+Hiragana+Katakana`, ..."
