@@ -23,7 +23,7 @@ from .sampled_translations import Sample, choose_samples
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 PER_TOKEN = ("nll", "ppl")  # comparable with the same vocabulary only
-LOWER_IS_BETTER = ("ter", "word_ppl", *PER_TOKEN)
+LOWER_IS_BETTER = ("ter", "wer", "cer", "word_ppl", *PER_TOKEN)
 SIGNIFICANT = 0.05
 
 

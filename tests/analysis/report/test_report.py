@@ -120,15 +120,17 @@ def test_two_runs_are_compared(make_run, resamples, tmp_path, capsys):
 @pytest.mark.parametrize(("sizes", "tokenizers"), [((100, 100), "aa"), ((100, 200), "aa"), ((100, 100), "ab")])
 def test_perplexity_per_token_is_best_among_equal_vocabularies_only(sizes, tokenizers, make_run, tmp_path):
     runs = [make_run(name, GOOD) for name in ("a", "b")]
-    for run, size, tokenizer, word_ppl in zip(runs, sizes, tokenizers, (90.25, 80.25), strict=True):
+    for run, size, tokenizer, lower_is_better in zip(runs, sizes, tokenizers, (90.25, 80.25), strict=True):
         hashes = {"tokenizer.json": tokenizer, "tokenizer_config.json": run.name}
         (run / "run.json").write_text(json.dumps({"seed": 7, "finished": "2026-01-01", "tokenizer": hashes}))
         (run / "model").mkdir()
         (run / "model" / "config.json").write_text(json.dumps({"ln_mode": "post_ln", "vocab_size": size}))
-        edit_json(run / "metrics.json", test=score(GOOD, REFERENCES) | {"nll": 2.25, "word_ppl": word_ppl})
+        figures = {"nll": 2.25, "word_ppl": lower_is_better, "wer": {"value": lower_is_better, "signature": "s"}}
+        edit_json(run / "metrics.json", test=score(GOOD, REFERENCES) | figures)
     html = write_report(runs, tmp_path / "report.html").read_text()
     assert ("<b>2.25</b>" in html) == ((sizes, tokenizers) == ((100, 100), "aa"))
-    assert "<b>80.25</b>" in html and "<b>90.25</b>" not in html and "perplexity per word ↓" in html
+    assert html.count("<b>80.25</b>") == 2 and "<b>90.25</b>" not in html
+    assert "perplexity per word ↓" in html and "WER ↓" in html
 
 
 def test_further_metrics_and_means_of_corpora_are_shown(make_run, tmp_path):
