@@ -23,8 +23,8 @@ ARCHITECTURES = re.compile(
     r"|resi_dual(_\w+)?|(simple_)?dlcl_transformer(_\w+)?"
 )
 REFUSED = re.compile(  # what changes the function of a model, but not the names and shapes of its weights
-    r"layer_wise_attention|quant_noise_(pq|scalar)|((en|de)coder_)?xformers_att_config|plot_stability"
-    r"|normalize_(embed|learned_weight)|history_window_size|weight_type|multihead_attention_dropout"
+    r"layer_wise_attention|cross_self_attention|quant_noise_(pq|scalar)|((en|de)coder_)?xformers_att_config"
+    r"|plot_stability|normalize_(embed|learned_weight)|history_window_size|weight_type|multihead_attention_dropout"
     r"|no_inner_layer_norm|decay_inner_residual|subln|deepnorm|add_bos_token"
     r"|represent_length_by_(lrpe|ldpe)|merge_src_tgt_embed"
     r"|(en|de)coder_(layers_to_keep|history_type|langtok)"

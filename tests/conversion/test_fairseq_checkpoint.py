@@ -128,6 +128,7 @@ def test_half_precision_weights_become_fp32(tmp_path):
         ("post_ln", {"arch": "lightconv_lm"}, r"arch: 'lightconv_lm'.*supported are transformer"),
         ("post_ln", {"arch": "lightconv"}, r"arch: 'lightconv'"),
         ("post_ln", {"layer_wise_attention": True}, r"layer_wise_attention: True"),
+        ("post_ln", {"cross_self_attention": True}, r"cross_self_attention: True"),
         ("post_ln", {"decoder_langtok": True}, r"decoder_langtok: True"),
         ("post_ln", {"quant_noise_pq": 0.1}, r"quant_noise_pq: 0.1"),
         ("post_ln", {"encoder_layers_to_keep": "0,2"}, r"encoder_layers_to_keep: '0,2'"),
