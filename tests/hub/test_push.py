@@ -42,6 +42,10 @@ def no_network(monkeypatch):
 
 
 def test_dry_run_lists_files_and_sizes(run, capsys):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    tokenizer.save_pretrained(run / "model")  # to a file of its own
+    (run / "model" / CHECKSUMS).unlink()
     (run / "model" / "optimizer.pt").write_bytes(b"a pickle")
     (run / "model" / "pytorch_model.bin").write_bytes(b"a pickle")
     assert main(["push", str(run), "somebody/de-en", "--dry-run", "--private", "--revision", "v2"]) == 0
