@@ -98,8 +98,10 @@ def build_model(
     model = ResidualForCausalLM(config) if config.is_decoder_only else ResidualForConditionalGeneration(config)
     model.load_state_dict(converted)
     if config.is_encoder_decoder:
-        model.generation_config.update(num_beams=5, length_penalty=1.0, early_stopping=True)
-        model.generation_config.max_length_a, model.generation_config.max_length_b = 0.0, 200
+        generation = model.generation_config
+        generation.update(num_beams=5, length_penalty=1.0, early_stopping=True)
+        generation.update(suppress_tokens=[config.pad_token_id], min_length=2)  # with the start: never an empty text
+        generation.max_length_a, generation.max_length_b = 0.0, 200
     return model.eval()
 
 

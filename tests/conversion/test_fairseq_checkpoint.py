@@ -13,7 +13,7 @@ from support.fairseq_files import (
     write_codes,
     write_dictionary,
 )
-from support.reference import SHARED
+from support.reference import FIXTURES, SHARED, Fixture
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import residual_hf  # noqa: F401  registers the Auto classes
@@ -235,6 +235,19 @@ def test_checkpoints_of_something_else_are_named(tmp_path):
     torch.save({"model": dict.fromkeys(map(str, range(9)), torch.zeros(10_000))}, tmp_path / "shared.pt")
     with pytest.raises(InputError, match="weights under 'model' would take 360,000 bytes, the file has"):
         load_fairseq_model(tmp_path / "shared.pt")
+
+
+def test_the_search_is_that_of_fairseq(tmp_path):
+    """It never selects padding, which this model prefers, nor an empty translation."""
+    fixture = Fixture("resi_dual_untied")
+    settings = settings_of(fixture.config(), arch="resi_dual")
+    model = load_fairseq_model(write_checkpoint(tmp_path / "checkpoint.pt", fixture.group("weight/"), settings))
+    source = {"input_ids": fixture.source, "attention_mask": fixture.source.ne(1)}
+    official = json.loads((FIXTURES / "beam_resi_dual_untied.json").read_text())["hypotheses"]["beam5_lenpen2.0"]
+    found = model.generate(**source, max_new_tokens=21, forced_eos_token_id=2, length_penalty=2.0)
+    assert found[:, 1:].tolist() == [best["tokens"] for best, *_ in official]
+    ending = model.generate(**source, sequence_bias=[[[2], 50.0]])  # towards </s>
+    assert ending.shape[1] == 3
 
 
 @pytest.fixture
