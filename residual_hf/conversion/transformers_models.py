@@ -158,6 +158,8 @@ def config_fields(model: PreTrainedModel, architecture: Architecture) -> dict[st
         start = model.generation_config.decoder_start_token_id
     speech: dict[str, Any] = {}
     if isinstance(source, Speech2TextConfig):
+        if source.pad_token_id == 0:  # the number of frames in the mask that its positions are made of
+            raise InputError("pad_token_id: 0 given, must be another: frames have no positions in such a model")
         speech = {name: getattr(source, name) for name in OF_SPEECH}
         speech["num_mel_bins"] = source.input_feat_per_channel * source.input_channels
     positions = source.max_target_positions if speech else source.max_position_embeddings

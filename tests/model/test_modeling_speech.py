@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
+from residual_hf.base.errors import InputError
 from residual_hf.cli import main
 from residual_hf.conversion import fold
 from residual_hf.conversion.transformers_models import from_transformers
@@ -86,6 +87,12 @@ def test_is_speech2text_of_transformers(speech2text, inputs, targets, padded):
     expected, actual = (model.generate(**given, **beams) for model in (speech2text, ours))
     assert actual.sequences.tolist() == expected.sequences.tolist()
     assert_close(actual.sequences_scores, expected.sequences_scores)
+
+
+def test_speech2text_without_positions_is_refused(speech2text, monkeypatch):
+    monkeypatch.setattr(speech2text.config, "pad_token_id", 0)
+    with pytest.raises(InputError, match="pad_token_id: 0 given.*frames have no positions"):
+        from_transformers(speech2text)
 
 
 def test_folders_of_speech2text_are_converted(tmp_path, capsys):
