@@ -97,6 +97,8 @@ def search(
     settings = settings or DecodingSettings()
     if settings.shortlist and shortlist is None:
         raise InputError("shortlist: True given without the shortlist of the model")
+    if request.generate_arguments.get("decoder_input_ids") is not None and len(sources) > 1:
+        raise InputError(f"decoder_input_ids: given for {len(sources)} sentences, must be for one: batches sort them")
     index, processes = (PartialState().process_index, PartialState().num_processes) if request.shared else (0, 1)
     lengths = [len(source) for source in sources]
     threads = threads_of(model, request)
@@ -194,7 +196,11 @@ def search_batch(
     mask = batch["attention_mask"]
     if model.main_input_name == "input_features":
         mask = model.get_encoder().states_mask(mask)
-    limits = [settings.length_limit(length, position_limit(config)) for length in mask.sum(1).tolist()]
+    prefix, begun = request.generate_arguments.get("decoder_input_ids"), 0  # tokens that the caller gives
+    if prefix is not None:  # Transformers adds the start token
+        begun = prefix.shape[1] - int(prefix[0, 0] == generation.decoder_start_token_id)
+    positions = position_limit(config)
+    limits = [settings.length_limit(length, positions, prompt=1 + begun) for length in mask.sum(1).tolist()]
     count = request.num_return_sequences
     arguments = settings.generate_arguments(max(limits)) | {"num_return_sequences": count} | request.generate_arguments
     if isinstance(model, FastGenerationMixin):
@@ -211,15 +217,16 @@ def search_batch(
         output = model.generate(**inputs, **arguments, return_dict_in_generate=True, synced_gpus=False)
     ends = torch.tensor([config.pad_token_id, *(eos if isinstance(eos, list) else [eos])], device=model.device)
     ended = torch.isin(output.sequences[:, 1:], ends)
-    most = torch.tensor(limits, device=model.device).repeat_interleave(count).clamp(max=ended.shape[1])
+    most = torch.tensor(limits, device=model.device).repeat_interleave(count).add(begun).clamp(max=ended.shape[1])
     lengths = (ended.cumsum(1) == 0).sum(1).minimum(most)  # 0 of a model that is not finite, which writes nothing
     found = output.get("sequences_scores")
     if request.scores and found is None:
         generated, log_probs = (lengths + 1).minimum(most), output.get("log_probs")
         if log_probs is None:  # Transformers' loop: sampling, for example
             first = request.generate_arguments.get("forced_bos_token_id", generation.forced_bos_token_id)
-            log_probs = sequence_log_probs(model, inputs, output.sequences, generated, forced=int(first is not None))
-        found = log_probs / generated**settings.length_penalty
+            forced = begun or int(first is not None)
+            log_probs = sequence_log_probs(model, inputs, output.sequences, generated, forced=forced)
+        found = log_probs / (generated - begun) ** settings.length_penalty
     values = [None] * len(lengths) if found is None else found.tolist()
     rows = [row[1 : 1 + n] for row, n in zip(output.sequences.tolist(), lengths.tolist(), strict=True)]
     candidates = [Candidate(*pair) for pair in zip(rows, values, strict=True)]

@@ -1,7 +1,7 @@
 """Settings of the search, and of the translation of lines."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from residual_hf.base.choices import DECODING_DTYPES
@@ -59,12 +59,12 @@ class DecodingSettings(InputSettings):
         chosen = saved | {key: value for key, value in settings.items() if value is not None}
         return cls(**{key: value for key, value in chosen.items() if value is not None})
 
-    def length_limit(self, source_length: int, position_table: int | None) -> int:
-        """Maximum number of tokens in the translation of a source of this length.
+    def length_limit(self, source_length: int, position_table: int | None, *, prompt: int = 1) -> int:
+        """Maximum number of new tokens in the translation of a source of this length.
 
-        `position_table`: number of positions of the model; None without a limit.
+        `position_table`: number of positions of the model; None without a limit. `prompt`: tokens before the new ones.
         """
-        return length_limit(source_length, position_table, self.max_length_a, self.max_length_b)
+        return length_limit(source_length, position_table, self.max_length_a, self.max_length_b, prompt=prompt)
 
     def generate_arguments(self, max_new_tokens: int) -> dict[str, Any]:
         """Keyword arguments of `model.generate`."""
@@ -72,6 +72,16 @@ class DecodingSettings(InputSettings):
         if self.num_beams > 1:
             arguments |= {"length_penalty": self.length_penalty, "early_stopping": self.early_stopping}
         return arguments
+
+    def replaced_by(self, arguments: Mapping[str, Any]) -> tuple["DecodingSettings", dict[str, Any]]:
+        """Settings with the values that arguments of `model.generate` give for them, and the other arguments."""
+        names = ("num_beams", "length_penalty", "max_length", "max_new_tokens")
+        own = {name: arguments[name] for name in names if arguments.get(name) is not None}
+        longest = own.pop("max_length", None)  # with the token it begins with
+        longest = own.pop("max_new_tokens", longest and max(1, longest - 1))
+        if longest is not None:
+            own |= {"max_length_a": 0.0, "max_length_b": longest}
+        return replace(self, **own), {name: value for name, value in arguments.items() if name not in names}
 
 
 FILL = ("empty", "unreviewed", "all")
@@ -106,6 +116,10 @@ class SearchRequest(InputSettings):
     shared: bool = False
     on_long: Callable[[int, int], Any] = field(default=lambda position, tokens: None, compare=False)
     progress: Callable[[int], Any] = field(default=lambda sentences: None, compare=False)
+
+    def check(self) -> None:
+        if "generation_config" in self.generate_arguments:
+            raise self.error("generation_config: settings would replace its fields; give these as arguments")
 
     @classmethod
     def of(cls, **asked: Any) -> "SearchRequest":

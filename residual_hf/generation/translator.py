@@ -140,7 +140,8 @@ class Translator:
             num_return_sequences: number of different translations of a sentence.
             source_lang, target_lang: languages, required by models of several.
             long, on_long: see `SearchRequest`.
-            generate_arguments: further arguments of `model.generate`, such as `do_sample=True, top_k=10`.
+            generate_arguments: further arguments of `model.generate`, such as `do_sample=True, top_k=10`. Lengths and
+                beams come before those of `settings`.
 
         Returns:
             A translation for one sentence, a list in the order of the sentences for several. With
@@ -215,8 +216,11 @@ class Translator:
         self, sources: Sequence[Sequence[int]], sentences: Sequence[str], request: SearchRequest
     ) -> list[list[Candidate]]:
         """The candidates of each source. Where one lacks terms, the search is repeated for those with all of them."""
-        beams = 1 if request.samples else max(self.settings.num_beams, request.num_return_sequences)
-        settings = replace(self.settings, num_beams=beams)
+        settings, others = self.settings.replaced_by(request.generate_arguments)
+        beams = max(settings.num_beams, request.num_return_sequences)
+        if request.samples:
+            beams = request.generate_arguments.get("num_beams") or 1
+        settings, request = replace(settings, num_beams=beams), replace(request, generate_arguments=others)
         found = search(self.model, sources, settings, request, self.shortlist)
         if not (self.constrained or self._keeps_placeholders) or request.samples:
             return found
@@ -227,7 +231,7 @@ class Translator:
             if own:
                 by_beams.setdefault(max(beams, beams_for(own)), []).append(row)
         for needed, rows in by_beams.items():
-            settings = replace(self.settings, num_beams=needed)
+            settings = replace(settings, num_beams=needed)
             texts, wanted = [sources[row] for row in rows], [phrases[row] for row in rows]
             again = search(self.model, texts, settings, request, self.shortlist, wanted, self._letters_added)
             for row, best in zip(rows, again, strict=True):

@@ -1,5 +1,6 @@
 import json
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -241,6 +242,41 @@ def test_keywords_and_a_request_ask_for_the_same(plain):
     by_keywords, by_request = plain.hypotheses(texts, 2, **asked), plain.answer(texts, request)
     assert [[best[:2] for best in row] for row in by_keywords] == [[best[:2] for best in row] for row in by_request]
     assert by_request[1][0].text == "" != by_request[0][0].text and by_request[0][0].alignment.links
+
+
+def test_arguments_of_generate_come_before_the_settings(plain):
+    def asked(settings, count=1, **arguments):
+        found = Translator(plain.model, plain.tokenizer, settings).hypotheses(SENTENCES, count, **arguments)
+        return [[best[:2] for best in row] for row in found]
+
+    greedy = DecodingSettings(num_beams=1, length_penalty=3.0, early_stopping=False, max_length_a=0, max_length_b=5)
+    beam, longer = replace(greedy, num_beams=3), replace(greedy, max_length_b=9)
+    assert asked(greedy, num_beams=3) == asked(beam) != asked(greedy) == asked(beam, num_beams=1)
+    assert asked(greedy, length_penalty=0.0) == asked(replace(greedy, length_penalty=0.0)) != asked(greedy)
+    assert asked(beam, max_new_tokens=9) == asked(beam, max_length=10) == asked(replace(beam, max_length_b=9))
+    assert asked(longer, max_length=6) == asked(greedy, max_new_tokens=None) == asked(greedy) != asked(longer)
+    assert asked(greedy, 2, num_beams=1) == asked(replace(greedy, num_beams=2), 2)
+    with pytest.raises(InputError, match="generation_config: .* give these as arguments"):
+        asked(greedy, generation_config=plain.model.generation_config)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("fast", [None, False])
+def test_a_prefix_belongs_to_one_sentence_and_counts_neither_as_length_nor_in_the_score(num_beams, fast):
+    own, given = translator(), {"num_beams": num_beams, "max_new_tokens": 5, "early_stopping": True}
+    own.model.generation_config.fast_decoding = fast
+    inputs, prefix = own.tokenizer(SENTENCES[1], return_tensors="pt"), own.tokenizer("two cats").input_ids[:-1]
+    for ids in ([2, *prefix], prefix):
+        given["decoder_input_ids"] = torch.tensor([ids])
+        ((found,),) = own.hypotheses(SENTENCES[1:2], **given)
+        arguments = {**given, "output_scores": True, "return_dict_in_generate": True}
+        wanted = own.model.generate(**inputs, **arguments)
+        assert found.text == own.tokenizer.decode(wanted.sequences[0], skip_special_tokens=True)
+        indices = wanted.get("beam_indices")
+        log_probs = own.model.compute_transition_scores(wanted.sequences, wanted.scores, indices, num_beams == 1)
+        assert found.score == pytest.approx(log_probs.sum().item() / 5)
+    with pytest.raises(InputError, match="decoder_input_ids: given for 2 sentences, must be for one"):
+        own.translate([SENTENCES[1], "two"], decoder_input_ids=torch.tensor([prefix] * 2))
 
 
 def test_sampling_is_without_a_beam_and_follows_the_seed(plain):
