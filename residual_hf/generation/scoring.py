@@ -13,7 +13,6 @@ from residual_hf.data.pair_reader import aligned_lines
 from residual_hf.data.shortlist import Shortlist
 from residual_hf.data.text_files import LineReader, iter_lines
 from residual_hf.model.alignment import padded
-from residual_hf.model.placeholders import masked_pair, without_emoji
 
 from .decode import rows_by_tag, sequence_log_probs
 from .generation_settings import DecodingSettings
@@ -72,10 +71,7 @@ def score_translations(
     pad, start = model.config.pad_token_id, model.generation_config.decoder_start_token_id
     sources, arguments = translator.encode(sentences, source_lang, target_lang)
     tag = [token for token in [arguments.get("forced_bos_token_id")] if token is not None]
-    read = [
-        masked_pair(*pair, learned=False)[1].text if inputs.has_placeholders else without_emoji(pair[1]).text
-        for pair in zip(sentences, translations, strict=True)
-    ]
+    read = [inputs.as_written(text, source) for source, text in zip(sentences, translations, strict=True)]
     targets = tokenizer(text_target=read, add_special_tokens=False, verbose=False)["input_ids"] if read else []
     targets = [[*tag, *ids, model.config.eos_token_id] for ids in targets]
     lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]

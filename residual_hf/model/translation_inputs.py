@@ -17,6 +17,7 @@ from .placeholders import (
     Edit,
     EditedText,
     masked,
+    masked_pair,
     restored,
     rewritten_words,
     with_emoji,
@@ -160,6 +161,16 @@ class TranslationInputs:
         if not self._in_lower_case(source):
             return found
         return rewritten_words(translation, lambda word: _upper(word[0], self.pair[1]), found.edits)
+
+    def as_written(self, translation: str, source: str) -> str:
+        """A translation as the model writes it, before `restored`; one in capitals is in lower case."""
+        if self.has_placeholders:
+            _, found = masked_pair(source, translation, learned=False)
+        else:
+            found = without_emoji(translation)
+        if self._in_lower_case(source) and translation.replace("ß", "").isupper():
+            found = rewritten_words(translation, lambda word: _lower(word, self.pair[1]), found.edits)
+        return found.text
 
     @cached_property
     def pair(self) -> tuple[str | None, str | None]:

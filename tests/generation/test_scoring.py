@@ -40,6 +40,16 @@ def test_scores_are_sums_of_log_probabilities(tags):
         assert tokens == len(each) and log_prob == pytest.approx(each.sum().item(), abs=1e-4)
 
 
+def test_pairs_in_capitals_are_scored_as_they_are_translated():
+    tokenizer = tiny_tokenizer()
+    translator = Translator(tiny_model(tokenizer, source_lang="en", target_lang="de"), tokenizer)
+    lower, upper, other = score_translations(
+        translator, ["A dog runs", "A DOG RUNS", "A DOG RUNS"], ["Ein Hund", "EIN HUND 😊", "Ein Hund"]
+    )
+    (small,) = score_translations(translator, ["A dog runs"], ["Ein hund"])
+    assert upper == small and other == lower
+
+
 def test_the_command_scores_a_table_or_two_files(folder, tmp_path, capsys, monkeypatch):
     pairs = list(zip(SENTENCES, ["zwei Katzen", "ein Hund", "zwei", "a \U0001f989 dog"], strict=True))
     table = "".join(f"{source}\t{translation}\n" for source, translation in pairs)
