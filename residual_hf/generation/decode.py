@@ -18,7 +18,7 @@ from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.shortlist import Shortlist
 from residual_hf.model.constraints import LettersAdded, Phrase, tokens_of
-from residual_hf.model.decoding import FastGenerationMixin
+from residual_hf.model.decoding import FastGenerationMixin, OwnLength
 from residual_hf.model.fingerprint import unchanged
 from residual_hf.model.translation_inputs import position_limit, without_tag
 from residual_hf.native.support import missing_support
@@ -206,6 +206,9 @@ def search_batch(
     if isinstance(model, FastGenerationMixin):
         own = {"length_limits": torch.tensor(limits), "decoding_dtype": settings.dtype, "hypothesis_scores": True}
         arguments |= own
+    else:
+        own_length = OwnLength(torch.tensor(limits))
+        arguments["stopping_criteria"] = [*(arguments.get("stopping_criteria") or ()), own_length]
     if settings.shortlist and shortlist is not None:
         needed = [tokens_of(own) for own in phrases or [[]] * len(sources)]
         lists = zip(sources, needed, strict=True)

@@ -426,6 +426,13 @@ def test_other_families_translate_as_generate_does(family, tmp_path):
         Translator.from_pretrained(tmp_path, dtype="int8")
 
 
+def test_translations_of_other_families_do_not_depend_on_their_batch():
+    torch.manual_seed(7)
+    tokenizer, sentences = tiny_tokenizer(), ["two", "two cats", " ".join(SENTENCES[:2] * 2)]
+    other = Translator(t5(tokenizer).eval(), tokenizer, replace(SETTINGS, num_beams=4))
+    assert other.translate(sentences) == [other.translate(each) for each in sentences]
+
+
 def test_the_languages_of_the_tokenizer_of_marian():
     tokenizer = tiny_tokenizer()
     tokenizer.source_lang, tokenizer.target_lang = "de", "en"
