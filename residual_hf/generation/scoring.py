@@ -31,12 +31,18 @@ def translate_test_set(
 ) -> list[str]:
     """Translations as of `Translator.translate` for `sentences`, which are encoded as the sources of a corpus.
 
-    Several processes share the work and get the same list.
+    Several processes share the work and get the same list. `sentences` of recordings are empty.
     """
     translator = Translator(model, tokenizer, settings, shortlist)
+    inputs = translator.inputs
     texts: dict[int, str] = {}
     for rows, request in rows_by_tag(model, corpus):
+        texts |= {row: kept for row in rows if (kept := inputs.kept(sentences[row]))}
+        rows = [row for row in rows if row not in texts]
         sources: list[Any] = [corpus.source(row) for row in rows]
+        for place, row in enumerate(rows):
+            if inputs.lowers(sentences[row]):
+                ((sources[place],), _) = translator.encode([sentences[row]])
         found = translator.translate_encoded(sources, [sentences[row] for row in rows], request)
         texts |= {row: best.text for row, (best,) in zip(rows, found, strict=True)}
     return [texts[row] for row in range(len(corpus))]

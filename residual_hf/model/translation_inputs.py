@@ -151,14 +151,14 @@ class TranslationInputs:
         """
         terms = self.terms(text)
         edited = masked(text, taken=terms) if self.has_placeholders else without_emoji(text, terms)
-        if not self._in_lower_case(text):
+        if not self.lowers(text):
             return edited
         return rewritten_words(text, lambda word: _lower(word, self.pair[0]), edited.edits)
 
     def restored(self, translation: str, source: str) -> EditedText:
         """A translation that the model has written, with the placeholders, emoji and capitals of its source."""
         found = (restored if self.has_placeholders else with_emoji)(translation, self.edited(source))
-        if not self._in_lower_case(source):
+        if not self.lowers(source):
             return found
         return rewritten_words(translation, lambda word: _upper(word[0], self.pair[1]), found.edits)
 
@@ -168,7 +168,7 @@ class TranslationInputs:
             _, found = masked_pair(source, translation, learned=False)
         else:
             found = without_emoji(translation)
-        if self._in_lower_case(source) and translation.replace("ß", "").isupper():
+        if self.lowers(source) and translation.replace("ß", "").isupper():
             found = rewritten_words(translation, lambda word: _lower(word, self.pair[1]), found.edits)
         return found.text
 
@@ -177,7 +177,7 @@ class TranslationInputs:
         """Source and target language of a bilingual model."""
         return languages_of(self.config, self.tokenizer)
 
-    def _in_lower_case(self, text: str) -> bool:
+    def lowers(self, text: str) -> bool:
         """Whether the model reads a text in capitals in lower case: a translation model of known languages."""
         is_for = (
             None not in self.pair and not self.is_monolingual and not getattr(self.config, "reads_capitals", False)

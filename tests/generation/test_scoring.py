@@ -10,9 +10,11 @@ from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.encoding import encode_corpus
 from residual_hf.evaluation.metrics import corpus_scores
 from residual_hf.generation.generation_settings import DecodingSettings
-from residual_hf.generation.scoring import score_translations
+from residual_hf.generation.scoring import score_translations, translate_test_set
 from residual_hf.generation.translator import Translator
 
 
@@ -48,6 +50,16 @@ def test_pairs_in_capitals_are_scored_as_they_are_translated():
     )
     (small,) = score_translations(translator, ["A dog runs"], ["Ein hund"])
     assert upper == small and other == lower
+
+
+def test_a_test_set_is_translated_as_its_lines_are():
+    tokenizer = tiny_tokenizer()
+    model, lines = tiny_model(tokenizer, source_lang="en", target_lang="de"), ["A dog runs", "A DOG RUNS", "12 - 3"]
+    corpus = encode_corpus(ParallelCorpus(lines, lines, "test"), tokenizer)
+    settings = DecodingSettings(num_beams=2, max_length_a=0, max_length_b=5)
+    assert translate_test_set(model, tokenizer, corpus, lines, settings) == Translator(
+        model, tokenizer, settings
+    ).translate(lines)
 
 
 def test_the_command_scores_a_table_or_two_files(folder, tmp_path, capsys, monkeypatch):
