@@ -80,7 +80,7 @@ class ErrorRate:
 
 def normalized(text: str) -> str:
     """Lower case, without punctuation but apostrophes, with single spaces."""
-    text = unicodedata.normalize("NFC", text.lower())
+    text = unicodedata.normalize("NFC", text.lower()).replace("’", "'")
     return " ".join(SPOKEN.sub(lambda found: found[1] or " ", text).split())
 
 
