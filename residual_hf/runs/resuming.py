@@ -111,10 +111,9 @@ def warn_about_rounding(folder: Path) -> None:
 
 def warn_about_scores(recipe: Recipe, folder: Path) -> None:
     """Warn if the metric that chooses checkpoints is measured otherwise than before."""
-    if recipe.training.metric in LOSSES:
-        return
+    decisive = ("evaluation.context_window",) if recipe.training.metric in LOSSES else SCORED_BY
     before, now = leaves(read_recipe(folder)), leaves(recipe.as_dict())
-    names = [name for name in SCORED_BY if before.get(name, now.get(name)) != now.get(name)]
+    names = [name for name in decisive if before.get(name, now.get(name)) != now.get(name)]
     if names:
         logger.warning(
             "%s: the %s of earlier checkpoints was measured otherwise, and still decides which is the best",

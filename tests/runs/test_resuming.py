@@ -50,7 +50,7 @@ def test_what_may_change_is_taken(run):
         check(changed(recipe, "training", max_updates=3), folder)
 
 
-def test_the_text_of_a_language_model_may_be_elsewhere(tmp_path):
+def test_the_text_of_a_language_model_may_be_elsewhere_but_its_window_changes_scores(tmp_path, caplog):
     path, values = tmp_path / "a", make_recipe(tmp_path).as_dict()
     path.write_text("a dog\n")
     corpus = {"text": str(path)}
@@ -59,7 +59,12 @@ def test_the_text_of_a_language_model_may_be_elsewhere(tmp_path):
     values |= {"training": values["training"] | {"warmup_updates": 0, "max_tokens": 64}}
     folder = started(from_mapping(Recipe, values))
     corpus["text"] = str(path.rename(tmp_path / "b"))
-    check(from_mapping(Recipe, values), folder)
+    recipe = from_mapping(Recipe, values)
+    check(recipe, folder)
+    warn_about_scores(recipe, folder)
+    assert not caplog.text
+    warn_about_scores(changed(recipe, "evaluation", context_window=3), folder)
+    assert "evaluation.context_window: 0, now 3: the nll of earlier checkpoints was measured otherwise" in caplog.text
 
 
 def test_differences_are_listed_and_nothing_is_written(run):
