@@ -113,7 +113,7 @@ class TokenBudgetSampler:
     def __iter__(self) -> Iterator[list[int | None]]:
         order = list(range(len(self._batches)))
         if self.shuffle:
-            np.random.RandomState(self.seed + self.epoch + 1).shuffle(order)
+            np.random.RandomState((self.seed + self.epoch + 1) % 2**32).shuffle(order)
         for index in order:
             yield self._batches[index].tolist()
         for _ in range(-len(self._batches) % self.processes):

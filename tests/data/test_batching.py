@@ -65,6 +65,7 @@ def test_epochs_have_every_sentence_once_within_the_budget_in_another_order_that
     assert sorted(epochs[0]) == sorted(epochs[1])
     again = TokenBudgetSampler(*lengths, 200)
     again.set_epoch(2)
+    assert list(TokenBudgetSampler([2], [2], 2, seed=2**32 - 1)) == [[0]], "the largest seed"
     assert list(again) == epochs[2]
     assert list(TokenBudgetSampler(*lengths, 200, seed=2)) != epochs[0]
 
