@@ -22,7 +22,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from residual_hf.analysis.short_training import ShortCorpus, train
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import append_json_lines, read_json_lines
+from residual_hf.base.files import append_json_lines, undamaged_entries
 from residual_hf.base.modes import check_modes, import_modes
 from residual_hf.base.tables import as_markdown
 from residual_hf.model.connections import LN_MODES
@@ -98,10 +98,6 @@ def table(runs: list[dict[str, Any]]) -> str:
     return as_markdown([["`ln_mode`", *heads], *rows])
 
 
-def read_runs(path: Path) -> list[dict[str, Any]]:
-    return read_json_lines(path) if path.exists() else []
-
-
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("file", type=Path, help="JSON lines, one per finished run; read first if it exists")
@@ -135,7 +131,7 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     keep_freed_memory()
-    runs = [run for run in read_runs(args.file) if run["setting"] == setting(args)]
+    runs = [run for run in undamaged_entries(args.file) if run["setting"] == setting(args)]
     done = {(run["mode"], run["depth"], run["warmup"], run["seed"]) for run in runs}
     data = generated_corpus(args.max_tokens, args.device)
     # shallow models first: all modes have a figure before the expensive depths start

@@ -24,7 +24,6 @@ from residual_hf.base.files import (
     RECORD,
     entries_until,
     number_of,
-    read_json_lines,
     undamaged_entries,
     write_json_lines,
 )
@@ -181,7 +180,7 @@ def replay(run: Path, at: int | None = None) -> Replay:
         trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if checkpoints else None)
     if trainer.state.global_step < at:
         raise InputError(f"--at: {at} given, but training ends after {trainer.state.global_step} updates")
-    return Replay(start, at, read_json_lines(folder / FILE), series(earlier, "losses"), folder)
+    return Replay(start, at, undamaged_entries(folder / FILE), series(earlier, "losses"), folder)
 
 
 def make_trainer(recipe: Recipe, record: RunRecord, run: Path, work: Path) -> ResidualTrainer:

@@ -286,13 +286,11 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises `InputError` for a file that is missing or holds anything else."""
-    return _json_object(read_text(path), str(path))
-
-
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a file with one JSON object per line. Raises `InputError` like `read_json`, with the number of the line."""
-    lines = enumerate(read_text(path).split("\n"), start=1)
-    return [_json_object(line, f"{path}: line {number}") for number, line in lines if line.strip()]
+    with input_errors(f"{path}: not JSON: ", ValueError, RecursionError):
+        value = json.loads(read_text(path))
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: must be a JSON object, not {type(value).__name__}")
+    return value
 
 
 def undamaged_entries(path: Path) -> list[dict[str, Any]]:
@@ -356,11 +354,3 @@ def leaves(value: Any, name: str = "") -> dict[str, Any]:
     else:
         return {name: value}
     return {inner: leaf for place, part in parts.items() for inner, leaf in leaves(part, place).items()}
-
-
-def _json_object(text: str, where: str) -> dict[str, Any]:
-    with input_errors(f"{where}: not JSON: ", ValueError, RecursionError):
-        value = json.loads(text)
-    if not isinstance(value, dict):
-        raise InputError(f"{where}: must be a JSON object, not {type(value).__name__}")
-    return value

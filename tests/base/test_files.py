@@ -21,7 +21,6 @@ from residual_hf.base.files import (
     emptied_folder,
     entries_until,
     read_json,
-    read_json_lines,
     write_atomically,
     write_json,
 )
@@ -169,14 +168,6 @@ def test_entries_of_a_log_until_an_update_without_damaged_ones(tmp_path):
     assert entries_until(6, path) == [{"step": 5, "loss": 2.0}]
     assert [entry["step"] for entry in entries_until(math.inf, path)] == [5, 7]
     assert entries_until(6, tmp_path / "missing") == []
-
-
-def test_json_lines_are_named_by_number(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"step": 1}\n\n{"step": 2}\n')
-    assert read_json_lines(tmp_path / "a.jsonl") == [{"step": 1}, {"step": 2}]
-    (tmp_path / "a.jsonl").write_text('{"step": 1}\n{"st')
-    with pytest.raises(InputError, match="a.jsonl: line 2: not JSON"):
-        read_json_lines(tmp_path / "a.jsonl")
 
 
 @pytest.fixture

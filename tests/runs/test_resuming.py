@@ -10,12 +10,12 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from support.files import content, flip, same_weights
+from support.files import content, flip, read_json_lines, same_weights
 from support.recipes import SMALL, changed, make_recipe
 from transformers import AutoTokenizer, TrainerState
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import read_json, read_json_lines, write_atomically
+from residual_hf.base.files import read_json, write_atomically
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.cli import main
 from residual_hf.data.pipeline import read_corpora

@@ -1,5 +1,7 @@
 """What is in folders, and files with a damage."""
 
+import json
+
 import torch
 from safetensors.torch import load_file
 
@@ -13,6 +15,11 @@ def same_weights(path, other):
     """Whether two safetensors files have the same tensors, bit for bit."""
     weights, others = load_file(path), load_file(other)
     return weights.keys() == others.keys() and all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+def read_json_lines(path):
+    """The values of a file with one in each line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def flip(path, place=0.5):

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from support.files import read_json_lines
 from support.trainers import make_corpus, make_model, make_trainer
 from transformers import (
     BartConfig,
@@ -16,7 +17,7 @@ from transformers import (
 
 from residual_hf import DiagnosticsCallback
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import read_json, read_json_lines
+from residual_hf.base.files import read_json
 from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.probes.representations import activation_ranges, branch_share
 from residual_hf.probes.sites import sublayers

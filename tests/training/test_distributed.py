@@ -8,10 +8,11 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 from support import distributed_run
+from support.files import read_json_lines
 from support.processes import free_port, run_forked
 from support.recipes import make_recipe
 
-from residual_hf.base.files import read_json, read_json_lines
+from residual_hf.base.files import read_json
 
 SCRIPT = Path(distributed_run.__file__)
 AS_GPUS = Path(distributed_run.__file__).with_name("launched_as_gpus.py")

@@ -6,11 +6,11 @@ import pytest
 import torch
 from replay import Replay, replay, series
 from support.example_scripts import run
+from support.files import read_json_lines
 from support.recipes import make_recipe
 
 from residual_hf import DiagnosticsCallback
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import read_json_lines
 from residual_hf.runs.run import train
 from residual_hf.training import spikes as spikes_module
 from residual_hf.training.diagnostics import spikes
