@@ -98,11 +98,6 @@ class RunRecord(InputSettings):
         """Set fields of the record of a run folder."""
         write_json(folder / RECORD, asdict(replace(cls.read(folder), **fields)))
 
-    @classmethod
-    def add_precision(cls, folder: Path, precision: str) -> None:
-        """Set the precision of this start."""
-        cls.update(folder, precision=of_all_starts(cls.read(folder).precision, precision))
-
     @property
     def commits(self) -> list[str]:
         """The commits that a run was trained at, in order; none if it was trained outside of git."""

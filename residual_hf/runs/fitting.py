@@ -17,7 +17,7 @@ from residual_hf.data.marked_text import unmarked
 from residual_hf.data.pipeline import PreparedData
 from residual_hf.evaluation.scorer import make_scorers, mean_figures
 from residual_hf.generation.decode import translate_corpus
-from residual_hf.records.run_record import RunRecord
+from residual_hf.records.run_record import RunRecord, of_all_starts
 from residual_hf.training.callbacks import (
     DeleteReplaced,
     EvaluationSummary,
@@ -137,8 +137,8 @@ def fit(trainer: ResidualTrainer, folder: Path, started: float, *, resume: bool 
         final = {"valid_loss", "test_loss"}  # of the scores of the final model
         write_json_lines(folder / "metrics.jsonl", [entry for entry in kept if not final & entry.keys()])
         check_space(folder, bytes_to_write(trainer.model, trainer.settings, folder / "checkpoints"))
-        RunRecord.update(folder, tokenizer=tokenizer_hashes(folder))
-        RunRecord.add_precision(folder, trainer.precision)
+        precision = of_all_starts(RunRecord.read(folder).precision, trainer.precision)
+        RunRecord.update(folder, tokenizer=tokenizer_hashes(folder), precision=precision)
     interrupt = InterruptCallback(trainer.settings.max_minutes)
     trainer.add_callback(interrupt)
     trainer.add_callback(RecordTime(folder, started))
