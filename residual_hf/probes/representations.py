@@ -19,9 +19,9 @@ FP16_LARGEST = torch.finfo(torch.float16).max
 def real_tokens(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     """By stack, which tokens of a batch are no padding, (batch, length); in the encoder of speech, which states."""
     masks = {"decoder": batch["labels"].ne(-100)} if "labels" in batch else {}
-    if "attention_mask" in batch:
-        of_states = getattr(stacks(model).get("encoder"), "states_mask", lambda mask: mask)
-        masks["encoder"] = of_states(batch["attention_mask"]).bool()
+    if "attention_mask" in batch:  # of the encoder, or of a decoder alone
+        name, stack = next(iter(stacks(model).items()))
+        masks[name] = getattr(stack, "states_mask", lambda mask: mask)(batch["attention_mask"]).bool()
     return masks
 
 

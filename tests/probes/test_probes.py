@@ -262,9 +262,21 @@ def test_translations_without_the_first_layer():
     assert rows["decoder", 2] != rows["encoder", 0]
 
 
-def test_losses_of_a_language_model_are_means_over_predicted_tokens():
+def language_model():
     sizes = {"d_model": 16, "decoder_layers": 2, "decoder_ffn_dim": 16, "decoder_attention_heads": 2, "dropout": 0.0}
-    model = ResidualForCausalLM(ResidualConfig(is_decoder_only=True, vocab_size=1000, **sizes)).eval()
+    return ResidualForCausalLM(ResidualConfig(is_decoder_only=True, vocab_size=1000, **sizes)).eval()
+
+
+def test_padding_before_a_text_is_not_measured():
+    model, text = language_model(), random_batch(2, 6)["labels"]
+    mask = nn.functional.pad(torch.ones_like(text), (3, 0))
+    padded = {"input_ids": nn.functional.pad(text, (3, 0), value=1), "attention_mask": mask}
+    plain, others = (representations.branch_share(model, batch) for batch in ({"input_ids": text}, padded))
+    assert [row.share for row in others] == pytest.approx([row.share for row in plain], rel=1e-4)
+
+
+def test_losses_of_a_language_model_are_means_over_predicted_tokens():
+    model = language_model()
     texts = [random_batch(2, length)["labels"] for length in (9, 2)]
     rows = ablation.layer_removal(model, [{"input_ids": text, "labels": text} for text in texts])
     nll = [model(input_ids=text).logits[:, :-1].log_softmax(-1).gather(-1, text[:, 1:, None]) for text in texts]
