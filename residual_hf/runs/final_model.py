@@ -82,14 +82,12 @@ def keep_changed_card(folder: Path) -> None:
 
 
 def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> int | None:
-    """Load an average of checkpoints or the EMA into the model; otherwise the trainer has loaded the best checkpoint.
+    """Load an average of checkpoints or the EMA into the model; the trainer has loaded the best checkpoint.
 
     Returns the number of checkpoints in the average.
     """
     model, settings, averaged = trainer.gather_model(), trainer.settings, None
     if trainer.ema is not None:
-        if trainer.state.best_model_checkpoint is not None:  # it may have been deleted, then the last weights remain
-            trainer.ema.load(Path(trainer.state.best_model_checkpoint))
         trainer.ema.apply()
         trainer.ema = None
     merge(model)

@@ -116,8 +116,6 @@ class ResidualTrainer(ShardedTrainer):
             check_undamaged(checkpoint) if finished else check_intact(checkpoint)
             if wants_profile(self.model):
                 set_profile(self.model, type(self.model.config).from_pretrained(checkpoint).admin_profile)
-            if self.ema is not None:
-                self.ema.load(checkpoint)
             if finished:
                 best = Path(self.state.best_model_checkpoint or checkpoint)
                 best = checkpoint.with_name(best.name)  # the run may have been moved or copied
@@ -129,8 +127,12 @@ class ResidualTrainer(ShardedTrainer):
                     load_average(self.model, [best])
                 else:
                     load_trained(self.model, best)
+                if self.ema is not None:
+                    self.ema.load(best)
                 self.model.to(self.args.device)  # FSDP and DeepSpeed would move it at the first update
                 return TrainOutput(self.state.global_step, math.nan, {})
+            if self.ema is not None:
+                self.ema.load(checkpoint)
         elif wants_profile(self.model):
             self._profile_admin()
         self.meter.reset()
@@ -227,6 +229,8 @@ class ResidualTrainer(ShardedTrainer):
             super()._load_best_model()
         else:
             load_trained(self.model, best)
+        if self.ema is not None:
+            self.ema.load(best)
 
     def evaluate(
         self,

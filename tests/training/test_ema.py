@@ -44,6 +44,17 @@ def test_average_follows_its_equation_and_is_what_is_evaluated(tmp_path):
     assert nll == averaged != own
 
 
+def test_a_trainer_ends_with_the_average_of_the_best_checkpoint(tmp_path):
+    """Which is the first one: the learning rate is too high."""
+    settings = {"ema_decay": 0.4, "lr": 5.0, "max_updates": 3, "eval_every": 1, "divergence_factor": 0}
+    trainer, again = (make_trainer(tmp_path, make_model(), **settings) for _ in range(2))
+    trainer.train()
+    again.train(resume_from_checkpoint=True)
+    assert trainer.state.best_global_step == 1
+    for ended in (trainer, again):
+        assert ended.evaluate()["eval_nll"] == trainer.state.best_metric
+
+
 def test_a_run_ends_in_the_average_and_resumes_to_the_same(tmp_path):
     settings = {"ema_decay": 0.9, "eval_every": 4, "eval_bleu": False}
     train(make_recipe(tmp_path / "whole", max_updates=12, **settings))
