@@ -1,7 +1,7 @@
 import pytest
 import torch
-from conversion.test_fold import build, logits
-from support.models import OURS, SOURCE, TARGET, make
+from conversion.test_fold import build
+from support.models import OURS, SOURCE, TARGET, logits_of, make
 
 from residual_hf.base.errors import InputError
 from residual_hf.conversion import change_ln_mode, modes_from
@@ -68,7 +68,7 @@ every_case = pytest.mark.parametrize(("old", "new", "options", "rounded"), CASES
 
 
 def assert_equal(changed, model, rounded=True):
-    found, expected = logits(changed), logits(model)
+    found, expected = logits_of(changed), logits_of(model)
     assert found.abs().max() > 0.1
     if rounded:
         assert (found - expected).abs().max() / expected.abs().max().clamp(min=1) < 2e-6
@@ -85,8 +85,8 @@ def test_logits_stay_and_the_model_too(old, new, options, rounded):
     assert vars(changed.config.of("decoder").options).items() >= options.items()
     assert_equal(changed, model, rounded)
     exact = model.double()
-    expected = logits(exact)
-    difference = (logits(change_ln_mode(exact, new, options)) - expected).abs().max()
+    expected = logits_of(exact)
+    difference = (logits_of(change_ln_mode(exact, new, options)) - expected).abs().max()
     assert difference / expected.abs().max().clamp(min=1) < 1e-12
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.float().state_dict().items())
 
@@ -150,14 +150,14 @@ def test_a_constant_on_the_first_shortcut_goes_into_the_embeddings(positions, em
     assert_equal(changed, model)
     assert_equal(change_ln_mode(changed, "post_ln"), model)
     changed.save_pretrained(tmp_path)
-    assert torch.equal(logits(ResidualForConditionalGeneration.from_pretrained(tmp_path)), logits(changed))
+    assert torch.equal(logits_of(ResidualForConditionalGeneration.from_pretrained(tmp_path)), logits_of(changed))
 
 
 def test_what_is_still_at_its_start_goes_back():
     model = build("post_ln")
     dual = change_ln_mode(model, "resi_dual")
-    assert torch.equal(logits(change_ln_mode(dual, "post_ln")), logits(model))
-    assert torch.equal(logits(change_ln_mode(dual, "admin")), logits(model))
+    assert torch.equal(logits_of(change_ln_mode(dual, "post_ln")), logits_of(model))
+    assert torch.equal(logits_of(change_ln_mode(dual, "admin")), logits_of(model))
     with torch.no_grad():
         dual.model.decoder.boundary.norm.weight[3] = 0.1
     with pytest.raises(InputError, match="the decoder is 'resi_dual'"):
@@ -170,7 +170,7 @@ def test_one_stack_can_change_alone():
     changed = change_ln_mode(changed, "layer_scale", {"initial_scale": 0.5}, stack="decoder")
     assert [changed.config.of(stack).ln_mode for stack in ("encoder", "decoder")] == ["resi_dual", "layer_scale"]
     assert changed.config.of("decoder").options.initial_scale == 0.5
-    assert torch.equal(logits(changed), logits(model))
+    assert torch.equal(logits_of(changed), logits_of(model))
     with pytest.raises(InputError, match="the decoder is 'pre_ln'"):
         change_ln_mode(model, "resi_dual")
 
@@ -178,7 +178,7 @@ def test_one_stack_can_change_alone():
 def test_the_same_mode_is_a_copy():
     model = build("resi_dual", ln_mode_options={"dual_scale": 0.3})
     copied = change_ln_mode(model, "resi_dual", {"dual_scale": 0.3})
-    assert torch.equal(logits(copied), logits(model))
+    assert torch.equal(logits_of(copied), logits_of(model))
     assert copied.lm_head.weight is not model.lm_head.weight
 
 
@@ -192,7 +192,7 @@ def test_norm_type_generation_settings_and_precision_stay():
         torch.bfloat16,
     )
     assert changed.generation_config.num_beams == 7
-    assert torch.equal(logits(changed), logits(model))
+    assert torch.equal(logits_of(changed), logits_of(model))
 
 
 @pytest.mark.parametrize("new", ["b2t", "rskip_ln", "dlcl_post", "realformer", "pre_ln", "sandwich_ln"])
@@ -259,6 +259,6 @@ def test_a_mode_of_a_user_takes_part():
 
     try:
         model = build("pre_ln")
-        assert torch.equal(logits(change_ln_mode(model, "test_gated_pre_ln")), logits(model))
+        assert torch.equal(logits_of(change_ln_mode(model, "test_gated_pre_ln")), logits_of(model))
     finally:
         del LN_MODES["test_gated_pre_ln"]

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 import torch
-from support.models import SOURCE, TARGET, make
+from support.models import SOURCE, logits_of, make
 from support.single_stacks import SIZES, disturbed
 
 from residual_hf import ResidualConfig, ResidualForCausalLM, ResidualForMaskedLM, ResidualForSequenceClassification
@@ -44,11 +44,6 @@ def build(mode, **fields):
     return model
 
 
-def logits(model):
-    with torch.no_grad():
-        return model(SOURCE, attention_mask=SOURCE.ne(1), decoder_input_ids=TARGET).logits
-
-
 def test_the_list_of_modes():
     ours = [name for name in foldable_modes() if LN_MODES[name].__module__.startswith("residual_hf.")]
     assert {name: LN_MODES[name].folds_into for name in ours} == PLAIN
@@ -68,11 +63,11 @@ def test_folded_model_has_the_same_logits(mode, positions, tables):
     model = build(mode, position_embedding_type=positions, scale_embedding=True, **fields)
     folded = fold(model)
     assert folded.config.of("encoder").ln_mode == folded.config.of("decoder").ln_mode == PLAIN[mode]
-    expected = logits(model)
-    assert (logits(folded) - expected).abs().max() / expected.abs().max().clamp(min=1) < 5e-6
+    expected = logits_of(model)
+    assert (logits_of(folded) - expected).abs().max() / expected.abs().max().clamp(min=1) < 5e-6
     exact = model.double()
-    expected = logits(exact)
-    assert (logits(fold(exact)) - expected).abs().max() / expected.abs().max().clamp(min=1) < 1e-12
+    expected = logits_of(exact)
+    assert (logits_of(fold(exact)) - expected).abs().max() / expected.abs().max().clamp(min=1) < 1e-12
 
 
 @pytest.mark.parametrize("mode", PLAIN)
@@ -83,7 +78,7 @@ def test_original_is_not_touched_and_the_folded_model_lives(mode, tmp_path):
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     folded.save_pretrained(tmp_path)
     loaded = ResidualForConditionalGeneration.from_pretrained(tmp_path)
-    assert torch.equal(logits(loaded), logits(folded))
+    assert torch.equal(logits_of(loaded), logits_of(folded))
     settings = {"attention_mask": SOURCE.ne(1), "max_new_tokens": 6, "num_beams": 2}
     assert torch.equal(loaded.generate(SOURCE, **settings), model.generate(SOURCE, **settings))
     extra = set(folded.state_dict()) - set(make(PLAIN[mode]).state_dict())
@@ -140,7 +135,7 @@ def test_tables_stay_one_where_no_first_shortcut_is_scaled():
 def test_stacks_options_and_other_norms_with_gains(encoder, fields, plain):
     folded = fold(model := build(encoder, **fields))
     assert [folded.config.of(stack).ln_mode for stack in ("encoder", "decoder")] == plain
-    torch.testing.assert_close(logits(folded), logits(model), rtol=1e-5, atol=5e-6)
+    torch.testing.assert_close(logits_of(folded), logits_of(model), rtol=1e-5, atol=5e-6)
 
 
 def test_norms_without_a_gain_per_dimension_say_so():
@@ -168,4 +163,4 @@ def test_a_model_in_fp64_keeps_all_its_digits():
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1 + 1e-9)  # no longer a number of fp32
-    torch.testing.assert_close(logits(fold(model)), logits(model), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(logits_of(fold(model)), logits_of(model), rtol=1e-12, atol=1e-12)

@@ -10,6 +10,7 @@ import stability
 import stream_mixing as mixing
 import torch
 from support.probed_models import model_of, random_batch
+from support.single_stacks import disturbed
 from torch import nn
 
 from residual_hf import ResidualConfig, ResidualForCausalLM
@@ -146,10 +147,7 @@ def test_pre_ln_representations_collapse():
 
 @pytest.mark.parametrize("mode", ["attention_residuals", "hyper_connections"])
 def test_padding_does_not_count_in_mixing_weights(mode):
-    model, batch = model_of(mode), random_batch(2, 5)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    model, batch = disturbed(model_of(mode)), random_batch(2, 5)
     padding = {"input_ids": model.config.pad_token_id, "attention_mask": 0, "labels": -100}
     padded = {name: nn.functional.pad(values, (0, 4), value=padding[name]) for name, values in batch.items()}
     plain, others = (mixing.mixing_weights(model, batches) for batches in (batch, [padded, batch]))
@@ -184,10 +182,7 @@ def test_branch_share_counts_the_factor_of_the_shortcut():
     ],
 )
 def test_shares_are_those_of_the_sum(mode, options, kind, total):
-    model, batch = model_of(mode, ln_mode_options=options), random_batch(2, 5)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    model, batch = disturbed(model_of(mode, ln_mode_options=options)), random_batch(2, 5)
     for _ in range(1000):
         advance_branch_warmup(model)
     part = next(p for p in sublayers(model) if p.place == ("encoder", 2, kind))
@@ -247,10 +242,7 @@ def silence(layer):
 
 def test_translations_without_the_first_layer():
     """In the loop of Transformers, whose cache counts the tokens in its first layer."""
-    model, batch = model_of("pre_ln", tie_word_embeddings=False), random_batch(2, 5)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    model, batch = disturbed(model_of("pre_ln", tie_word_embeddings=False)), random_batch(2, 5)
     silence(model.model.decoder.layers[0])
     model.generation_config.fast_decoding = False
 
