@@ -41,8 +41,6 @@ REPORT = "export.json"
 SENTENCES = 200  # that are compared
 RANDOM_LENGTHS = (3, 20)  # without a text, sequences of random tokens are compared
 TIE = 1e-3  # log-probabilities that differ by less may change places through rounding
-
-
 TARGETS: dict[str, CTranslate2Target | OnnxTarget | TorchExportTarget | WebTarget] = dict(
     zip(EXPORT_TARGETS, (CTranslate2Target(), OnnxTarget(), TorchExportTarget(), WebTarget()), strict=True)
 )

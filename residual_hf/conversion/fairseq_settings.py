@@ -33,7 +33,6 @@ CLINIC = {  # --init-type of Transformer-Clinic
     "rezero_postln": "rezero_post_ln",
 }
 
-
 ModelSettings: Any = make_dataclass(  # the settings that are read, with fairseq's defaults for those that are absent
     "ModelSettings",
     [

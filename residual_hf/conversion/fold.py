@@ -190,10 +190,8 @@ def scale_shortcut(
     if norm is not None:
         scale_norm(norm, scale)
     else:
-        if isinstance(
-            stack.embed_tokens, SpeechFrontEnd
-        ):  # the first half of the last convolution is linear in its GLU
-            last: Any = stack.embed_tokens.convs[-1]
+        if isinstance(stack.embed_tokens, SpeechFrontEnd):
+            last: Any = stack.embed_tokens.convs[-1]  # whose first half is linear in its GLU
             last.weight[: last.out_channels // 2].mul_(scale.view(-1, 1, 1))
             last.bias[: last.out_channels // 2].mul_(scale)
         else:

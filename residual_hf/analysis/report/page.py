@@ -25,8 +25,6 @@ TEMPLATE = Path(__file__).with_name("report.html.jinja")
 PER_TOKEN = ("nll", "ppl")  # comparable with the same vocabulary only
 LOWER_IS_BETTER = ("ter", "wer", "cer", "word_ppl", *PER_TOKEN)
 SIGNIFICANT = 0.05
-
-
 CURVES = {
     "nll": "Training NLL per token (nats)",
     "eval_nll": "Validation NLL per token (nats)",
