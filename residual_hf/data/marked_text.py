@@ -1,19 +1,11 @@
 """Text of a recipe as its model learns to read it: with placeholders, translations of terms, and capitals."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from zlib import crc32
 
-from residual_hf.model.placeholders import (
-    PLACEHOLDER_TOKENS,
-    EditedText,
-    masked,
-    masked_pair,
-    restored,
-    with_emoji,
-    without_emoji,
-)
+from residual_hf.model.placeholders import PLACEHOLDER_TOKENS, EditedText, masked_pair, without_emoji
 from residual_hf.model.translation_inputs import in_capitals
 
 from .corpus import ParallelCorpus
@@ -69,9 +61,3 @@ def with_capitals(corpus: ParallelCorpus, data: DataSettings, seed: int) -> Para
                 source, target = (in_capitals(*side, of_words=kind == "title") for side in sides)
                 pairs += [(source, target)] * ((source, target) != pair)
     return corpus.with_pairs(pairs)
-
-
-def unmarked(translations: Sequence[str], sources: Sequence[str], placeholders: bool) -> list[str]:
-    """Translations of sources that were `marked`, with the spans in the place of tokens, and with emoji."""
-    restore, edit = (restored, masked) if placeholders else (with_emoji, without_emoji)
-    return [restore(text, edit(source)).text for text, source in zip(translations, sources, strict=True)]

@@ -15,7 +15,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from residual_hf.base.errors import InputError, input_errors
 from residual_hf.checkpoint import move_to
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
-from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.shortlist import Shortlist
 from residual_hf.model.constraints import LettersAdded, Phrase, tokens_of
 from residual_hf.model.decoding import FastGenerationMixin, OwnLength
@@ -30,31 +29,6 @@ BEAMS_OF_LISTS = 5  # that take as much memory as the output weights of a senten
 BATCHES_PER_THREAD, SMALL_BATCH = 8, 400
 """Several batches for each thread, so that all end at about the same time, but not of fewer source tokens."""
 ONE_TRANSLATION = SearchRequest()
-
-
-def translate_corpus(
-    model: Any, tokenizer: Any, corpus: EncodedCorpus, settings: DecodingSettings | None = None
-) -> list[str]:
-    """Translations of the source side of a corpus, in its order.
-
-    Several processes share the work and get the same list. A model with language tags on the target side translates
-    into the language of each label.
-    """
-    ids: dict[int, list[int]] = {}
-    for rows, request in rows_by_tag(model, corpus):
-        found = search(model, [corpus.source(row) for row in rows], settings, request)
-        ids |= {row: best.ids for row, (best,) in zip(rows, found, strict=True)}
-    return to_text(tokenizer, [ids[row] for row in range(len(corpus))])
-
-
-def rows_by_tag(model: Any, corpus: EncodedCorpus) -> Iterator[tuple[list[int], SearchRequest]]:
-    """The rows of a corpus that are translated into one language, and the request that processes share for it."""
-    tagged = model.config.language_tags == "target"
-    by_tag: dict[int | None, list[int]] = {}
-    for row in range(len(corpus)):
-        by_tag.setdefault(int(corpus[row]["labels"][0]) if tagged else None, []).append(row)
-    for tag, rows in by_tag.items():
-        yield rows, SearchRequest(generate_arguments={"forced_bos_token_id": tag} if tagged else {}, shared=True)
 
 
 def to_text(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:

@@ -14,14 +14,14 @@ from residual_hf.data.shortlist import Shortlist
 from residual_hf.data.text_files import LineReader, iter_lines
 from residual_hf.model.alignment import padded
 
-from .decode import rows_by_tag, sequence_log_probs
-from .generation_settings import DecodingSettings
+from .decode import sequence_log_probs
+from .generation_settings import DecodingSettings, SearchRequest
 from .translator import Translator, check_sentences
 
 WINDOW = 1000  # pairs
 
 
-def translate_test_set(
+def translate_corpus(
     model: Any,
     tokenizer: Any,
     corpus: EncodedCorpus,
@@ -31,12 +31,18 @@ def translate_test_set(
 ) -> list[str]:
     """Translations as of `Translator.translate` for `sentences`, which are encoded as the sources of a corpus.
 
-    Several processes share the work and get the same list. `sentences` of recordings are empty.
+    Several processes share the work and get the same list. `sentences` of recordings are empty. A model with language
+    tags on the target side translates into the language of each label.
     """
     translator = Translator(model, tokenizer, settings, shortlist)
     inputs = translator.inputs
     texts: dict[int, str] = {}
-    for rows, request in rows_by_tag(model, corpus):
+    tagged = model.config.language_tags == "target"
+    by_tag: dict[int | None, list[int]] = {}
+    for row in range(len(corpus)):
+        by_tag.setdefault(int(corpus[row]["labels"][0]) if tagged else None, []).append(row)
+    for tag, rows in by_tag.items():
+        request = SearchRequest(generate_arguments={"forced_bos_token_id": tag} if tagged else {}, shared=True)
         texts |= {row: kept for row in rows if (kept := inputs.kept(sentences[row]))}
         rows = [row for row in rows if row not in texts]
         sources: list[Any] = [corpus.source(row) for row in rows]

@@ -25,7 +25,7 @@ from residual_hf.evaluation.scorer import full_report, make_scorers
 from residual_hf.evaluation.sentence_metrics import ERROR_RATES
 from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.generation.decode import check_shortlist_use
-from residual_hf.generation.scoring import translate_test_set
+from residual_hf.generation.scoring import translate_corpus
 from residual_hf.hub.card import write_card
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.checksums import file_hash
@@ -147,7 +147,7 @@ def final_scores(
         sources = [line for scorer in scorers for line in scorer.corpus.sources]
         read = sources if recipe.chosen_task.has_source_text else [""] * sentences
         with trainer.inference() as model:
-            hypotheses = translate_test_set(model, data.tokenizer, data.encoded[split], read, decoding, shortlist)
+            hypotheses = translate_corpus(model, data.tokenizer, data.encoded[split], read, decoding, shortlist)
         seconds = time.perf_counter() - started
         report: list[Any] = [None]
         if trainer.is_world_process_zero():

@@ -13,10 +13,9 @@ from transformers import TrainerCallback
 from residual_hf.base.files import check_space, entries_until, number_of, write_json_lines
 from residual_hf.base.processes import this_process
 from residual_hf.data.encoding import EncodedCorpus
-from residual_hf.data.marked_text import unmarked
 from residual_hf.data.pipeline import PreparedData
 from residual_hf.evaluation.scorer import make_scorers, mean_figures
-from residual_hf.generation.decode import translate_corpus
+from residual_hf.generation.scoring import translate_corpus
 from residual_hf.records.run_record import RunRecord, of_all_starts
 from residual_hf.training.callbacks import (
     DeleteReplaced,
@@ -73,12 +72,12 @@ class Validation:
         self.pairs = [pair for corpus in chosen for pair in corpus]
         self.samples = spread_rows([len(self.pairs)], settings.eval_samples)[0]
         self.decoding = replace(recipe.decoding, num_beams=settings.eval_beams, shortlist=False)
-        self.tokenizer, self.has_placeholders = data.tokenizer, recipe.data.placeholders
+        self.tokenizer, self.has_text = data.tokenizer, recipe.chosen_task.has_source_text
 
     def figures(self, model: Any, valid: EncodedCorpus) -> dict[str, float]:
         """Mean scores over the corpora, for logs and the choice of checkpoints."""
-        written = translate_corpus(model, self.tokenizer, valid.select(self.rows), self.decoding)
-        translations = unmarked(written, [source for source, _ in self.pairs], self.has_placeholders)
+        read = [source if self.has_text else "" for source, _ in self.pairs]
+        translations = translate_corpus(model, self.tokenizer, valid.select(self.rows), read, self.decoding)
         if this_process().is_main_process:
             for row in self.samples:
                 texts = dict(zip(("source", "reference"), self.pairs[row], strict=True), translation=translations[row])

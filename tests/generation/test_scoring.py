@@ -14,7 +14,7 @@ from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import encode_corpus
 from residual_hf.evaluation.metrics import corpus_scores
 from residual_hf.generation.generation_settings import DecodingSettings
-from residual_hf.generation.scoring import score_translations, translate_test_set
+from residual_hf.generation.scoring import score_translations, translate_corpus
 from residual_hf.generation.translator import Translator
 
 
@@ -57,7 +57,7 @@ def test_a_test_set_is_translated_as_its_lines_are():
     model, lines = tiny_model(tokenizer, source_lang="en", target_lang="de"), ["A dog runs", "A DOG RUNS", "12 - 3"]
     corpus = encode_corpus(ParallelCorpus(lines, lines, "test"), tokenizer)
     settings = DecodingSettings(num_beams=2, max_length_a=0, max_length_b=5)
-    assert translate_test_set(model, tokenizer, corpus, lines, settings) == Translator(
+    assert translate_corpus(model, tokenizer, corpus, lines, settings) == Translator(
         model, tokenizer, settings
     ).translate(lines)
 

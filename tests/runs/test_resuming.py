@@ -379,8 +379,8 @@ def test_a_finished_run_gets_a_shortlist_and_is_scored_with_it(stream, tmp_path,
         recipe = changed(make_recipe(tmp_path / "streamed", **SMALL), "data", stream=True)
         folder = tmp_path / "streamed" / "run"
         train(recipe)
-    used, translate = [], final_model.translate_test_set
-    monkeypatch.setattr(final_model, "translate_test_set", lambda *args: used.append(args[-2:]) or translate(*args))
+    used, translate = [], final_model.translate_corpus
+    monkeypatch.setattr(final_model, "translate_corpus", lambda *args: used.append(args[-2:]) or translate(*args))
     recipe = changed(recipe, "decoding", shortlist=True)
     train(recipe, resume=True)
     shortlist = load_shortlist(folder, ResidualConfig.from_pretrained(folder / "model"))

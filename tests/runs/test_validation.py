@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 
 import pytest
-from support.recipes import changed, make_recipe
+from support.recipes import make_recipe
 
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import EncodedCorpus
@@ -29,17 +29,16 @@ def test_a_part_of_each_corpus_is_translated_with_the_beams_of_evaluations(tmp_p
         ParallelCorpus([f"{name}{i}" for i in range(size)], [f"ref {name}{i}" for i in range(size)], name)
         for name, size in (("a", 9), ("b", 3))
     ]
-    for side in (corpora[0].sources, corpora[0].targets):
-        side[8] = side[8].replace("8", "{x}")
     encoded = EncodedCorpus.from_ids([[10 + i, 2] for i in range(12)], [[2]] * 12)
     seen = []
 
-    def translate(model, tokenizer, corpus, settings):
+    def translate(model, tokenizer, corpus, sentences, settings):
+        assert sentences == ["a0", "a4", "a8", "b0", "b1", "b2"]
         seen.append(([int(corpus[i]["input_ids"][0]) for i in range(len(corpus))], settings.num_beams))
-        return [f"ref a{i}" for i in (0, 4, "<ph1>")] + ["other words here"] * 3
+        return [f"ref a{i}" for i in (0, 4, 8)] + ["other words here"] * 3
 
     monkeypatch.setattr(fitting, "translate_corpus", translate)
-    recipe = changed(make_recipe(tmp_path, eval_sentences=6, eval_samples=2, eval_beams=3), "data", placeholders=True)
+    recipe = make_recipe(tmp_path, eval_sentences=6, eval_samples=2, eval_beams=3)
     data = SimpleNamespace(tokenizer=None, references={"valid": corpora}, encoded={"valid": encoded})
     with caplog.at_level("INFO", logger="residual_hf"):
         figures = Validation(recipe, data).figures(None, encoded)

@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 
 from residual_hf import DiagnosticsCallback
 from residual_hf.cli import main
-from residual_hf.generation.decode import translate_corpus
+from residual_hf.generation.scoring import translate_corpus
 from residual_hf.training.launch import shutdown_process_group
 from residual_hf.training.trainer import ResidualTrainer
 from residual_hf.training.training_settings import TrainingSettings
@@ -90,7 +90,7 @@ def train(folder: Path, settings=None, arguments=None, model=None) -> dict:
         "eval_nll": trainer.evaluate()["eval_nll"],
     }
     with trainer.inference() as translator:
-        figures["translations"] = translate_corpus(translator, Words(), corpora[1])
+        figures["translations"] = translate_corpus(translator, Words(), corpora[1], [""] * len(corpora[1]))
     return figures
 
 

@@ -13,8 +13,8 @@ from residual_hf import BranchWarmupCallback
 from residual_hf.data.batching import TokenBudgetSampler
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.evaluation.scorer import Scorer
-from residual_hf.generation.decode import translate_corpus
 from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.scoring import translate_corpus
 from residual_hf.losses.label_smoothing import smoothed_cross_entropy
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -126,7 +126,7 @@ def test_scores_of_translations_are_reported(tmp_path):
     seen = []
 
     def score(model, corpus):
-        seen.append(translate_corpus(model, Words(), corpus, decoding))
+        seen.append(translate_corpus(model, Words(), corpus, [""] * 6, decoding))
         return scorer.figures(seen[-1])
 
     trainer = make_trainer(tmp_path, make_model(), valid=valid, score=score)
