@@ -130,19 +130,15 @@ def test_comments_in_a_text_are_not_read(name, text, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "written"),
+    "text",
     [
-        (r"\@home is here", r"\@HOME IS HERE"),
-        (r"\?why not", r"\?WHY NOT"),
-        (r"\@<b>home</b> is", r"\@<b>HOME</b> IS"),
-        ("?attr/color", "?attr/color"),
-        ("Tom &amp;amp; J &lt; 5", "TOM &amp;amp; J &lt; 5"),
-        (" @string/other", " @string/other"),
+        *(r"\@«home is here»", r"\?«why not»", r"\@<b>«home»</b> «is»", "?attr/color", " @string/other"),
+        "«Tom» &amp;amp; «J» &lt; 5",
     ],
 )
-def test_escapes_of_android_say_what_is_text(text, written, tmp_path, monkeypatch):
-    content = '<resources>\n    <string name="a">%s</string>\n</resources>\n'
-    assert upper_text(monkeypatch, tmp_path / "a.xml", content % text) == content % written
+def test_escapes_of_android_say_what_is_text(text, tmp_path, monkeypatch):
+    before, expected = with_marks(f'<resources>\n    <string name="a">{text}</string>\n</resources>\n')
+    assert upper_text(monkeypatch, tmp_path / "a.xml", before) == expected
 
 
 def test_placeholders_of_browsers_stay(tmp_path, monkeypatch):
