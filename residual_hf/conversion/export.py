@@ -28,6 +28,7 @@ from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.decode import to_text
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.connections import get_ln_mode
+from residual_hf.model.length_limits import length_limit
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
@@ -156,7 +157,7 @@ def export(
     forbid_tokens(model)
     sources, reference_texts = read_sentences(model, tokenizer, verify_with, references)
     longest, positions = max(map(len, sources)), model.config.max_position_embeddings
-    limit = DecodingSettings().length_limit(longest, positions)
+    limit = length_limit(longest, positions, DecodingSettings.max_length_a, DecodingSettings.max_length_b)
     limit = min(limit, positions - longest) if is_alone else limit
     own = translate(model, sources, limit)
     with atomic_folder(output_dir) as folder:

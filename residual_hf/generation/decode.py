@@ -19,6 +19,7 @@ from residual_hf.data.shortlist import Shortlist
 from residual_hf.model.constraints import LettersAdded, Phrase, tokens_of
 from residual_hf.model.decoding import FastGenerationMixin, OwnLength
 from residual_hf.model.fingerprint import unchanged
+from residual_hf.model.length_limits import length_limit
 from residual_hf.model.translation_inputs import position_limit, without_tag
 from residual_hf.native.support import missing_support
 
@@ -173,8 +174,8 @@ def search_batch(
     prefix, begun = request.generate_arguments.get("decoder_input_ids"), 0  # tokens that the caller gives
     if prefix is not None:  # Transformers adds the start token
         begun = prefix.shape[1] - int(prefix[0, 0] == generation.decoder_start_token_id)
-    positions = position_limit(config)
-    limits = [settings.length_limit(length, positions, prompt=1 + begun) for length in mask.sum(1).tolist()]
+    rule = position_limit(config), settings.max_length_a, settings.max_length_b
+    limits = [length_limit(length, *rule, prompt=1 + begun) for length in mask.sum(1).tolist()]
     count = request.num_return_sequences
     arguments = settings.generate_arguments(max(limits)) | {"num_return_sequences": count} | request.generate_arguments
     if isinstance(model, FastGenerationMixin):

@@ -6,7 +6,7 @@ from typing import Any
 
 from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.base.errors import InputSettings
-from residual_hf.model.length_limits import has_length_rule, length_limit, own_length
+from residual_hf.model.length_limits import has_length_rule, own_length
 from residual_hf.model.options import option
 
 from .long_text import LONG_TEXT
@@ -58,13 +58,6 @@ class DecodingSettings(InputSettings):
             saved["early_stopping"] = generation.early_stopping is True  # "never" is closest to False
         chosen = saved | {key: value for key, value in settings.items() if value is not None}
         return cls(**{key: value for key, value in chosen.items() if value is not None})
-
-    def length_limit(self, source_length: int, position_table: int | None, *, prompt: int = 1) -> int:
-        """Maximum number of new tokens in the translation of a source of this length.
-
-        `position_table`: number of positions of the model; None without a limit. `prompt`: tokens before the new ones.
-        """
-        return length_limit(source_length, position_table, self.max_length_a, self.max_length_b, prompt=prompt)
 
     def generate_arguments(self, max_new_tokens: int) -> dict[str, Any]:
         """Keyword arguments of `model.generate`."""
