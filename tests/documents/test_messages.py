@@ -276,11 +276,8 @@ def test_encodings_and_escapes_stay(name, content, written, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("a.json", "[1"),
-        ("a.json", "[" * 100_000),
-        ("a.yml", "a: [1"),
-        ("a.yml", "a: 1\na: 2\n"),
-        ("a.yml", "--- |\n one\n"),
+        *(("a.json", text) for text in ("[1", "[" * 100_000)),
+        *(("a.yml", text) for text in ("a: [1", "a: 1\na: 2\n", "--- |\n one\n")),
         ("a.xml", "<page><p>Hello</p></page>"),
         ("a.xml", '<!DOCTYPE resources [<!ENTITY a "b">]><resources/>'),
         ("a.ts", "export const a = 1;"),
@@ -308,13 +305,8 @@ def test_keys_of_json_that_occur_twice_stay(tmp_path, monkeypatch):
 HOSTILE = {
     "a.properties": ["a=" + "\\" * 100_001, "a=b\\\n" * 20_000, "a\\ " * 100_000, "a" + " " * 100_000, "a:" * 50_000],
     "a.strings": ["/*" * 50_000, '"a" = "' + '\\"' * 50_000, "a = " * 25_000, "=" + " " * 100_000, '"' * 100_001],
-    "a.ini": [
-        "[a]\n" + " a\n" * 100_000,
-        "a=b" + " " * 100_000 + "c",
-        "a" * 100_000,
-        "a=\n" * 100_000,
-        "a=b\n" + "  c" * 100_000 + "\n  d" * 20_000,
-    ],
+    "a.ini": ["[a]\n" + " a\n" * 100_000, "a=b" + " " * 100_000 + "c", "a" * 100_000, "a=\n" * 100_000]
+    + ["a=b\n" + "  c" * 100_000 + "\n  d" * 20_000],
     "a.json": ['["' + "{a " * 100_000 + '"]', '"' * 100_000, '["' + "\\\\" * 50_000 + '"]', "1" * 100_000],
     "a.po": ["#,\n" * 100_000, 'msgid "a"\nmsgstr ' + '""\n' * 25_000, 'msgid "a"\nmsgstr ' + '"" ' * 100_000],
 }
