@@ -5,7 +5,7 @@
 
 #include "gemm.h"
 
-// Magnitudes of bfloat16 have the order of their bits.
+// Magnitudes of bfloat16 have the order of their bits. NaN is the largest, which floats would lose.
 INLINE float largest_magnitude(const bf16 *row, int width) {
     typedef int16_t shorts __attribute__((vector_size(VECTOR_BYTES)));
     shorts largest = {0};
@@ -13,8 +13,9 @@ INLINE float largest_magnitude(const bf16 *row, int width) {
         shorts bits = (shorts)load_bits(row + i) & 0x7fff, larger = bits > largest;
         largest = (larger & bits) | (~larger & largest);
     }
-    ivec pairs = (ivec)largest;
-    return largest_lane(MAX((vec)(pairs << 16), (vec)(pairs & (int32_t)0xffff0000)));
+    int16_t found = 0;
+    for (int i = 0; i < 2 * LANES; i++) found = largest[i] > found ? largest[i] : found;
+    return widen((half_vec){found})[0];
 }
 
 // With two steps, the product reads the even ones of four inputs before the odd ones.

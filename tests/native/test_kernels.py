@@ -85,6 +85,14 @@ def test_int8_of_zeros():
     assert torch.equal(run_linear("int8", torch.zeros(40, 70), bias, torch.zeros(3, 70))[:, :40], bias.expand(3, -1))
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("dtype", DECODING_DTYPES)
+def test_inputs_that_are_not_finite_are_not_hidden(dtype, value):
+    states = torch.randn(64, 64) + torch.diag(torch.full((64,), value))
+    output = run_linear(dtype, torch.ones(64, 64), torch.zeros(64), torch.cat([states, torch.ones(1, 64)]))
+    assert not output[:64].isfinite().any() and output[64].isfinite().all()
+
+
 def attend(query, cache, table, lines, lengths, heads, head_size, scale):
     """What `rows` queries read from entries of a cache, those of their lines in a table."""
     rows, width = query.shape
