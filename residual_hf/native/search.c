@@ -111,8 +111,8 @@ static void apply(const Rule *rule, int length, const int64_t *sequence, int out
     case REPETITION_PENALTY: penalize_repetition(rule->penalty, length, sequence, scores); break;
     case NO_REPEAT_NGRAM: ban_repeated(count, length, sequence, scores); break;
     case BAD_WORD:
-        if (count - 1 > length || memcmp(sequence + length - (count - 1), tokens, (count - 1) * sizeof *tokens)) break;
-        scores[tokens[count - 1]] = -INFINITY;
+        if (!memcmp(sequence + length - (count - 1), tokens, (count - 1) * sizeof *tokens))
+            scores[tokens[count - 1]] = -INFINITY;
         break;
     case SUPPRESS:
         for (int i = 0; i < count; i++) scores[tokens[i]] = -INFINITY;

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from ctypes import byref
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,14 @@ def rules_of(settings: SearchSettings, vocabulary: int) -> list[tuple[Rule, Arra
 def bad_words(processor: Any) -> Iterator[OwnRule]:
     words = [list(word) for word in processor.sequence_bias]
     yield "suppress", [word[0] for word in words if len(word) == 1], {}
-    yield from (("bad_word", word, {}) for word in words if len(word) > 1)
+    yield from (("bad_word", word, {"first": len(word) - may_be_first()}) for word in words if len(word) > 1)
+
+
+@cache
+def may_be_first() -> bool:
+    """Whether a bad word may begin with the first token of a sequence: not in Transformers before 5.18."""
+    bias = logits_process.SequenceBiasLogitsProcessor({(0, 1): -1.0})
+    return bool(bias(torch.tensor([[0]]), torch.zeros(1, 2)).any())
 
 
 def suppress(tokens: Tensor) -> list[OwnRule]:
