@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 from dataclasses import replace
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from conversion.test_export import OURS, PAIR, TOKENIZER, noisy_model, saved
 from huggingface_hub import ModelCard
-from support.browser import CHROMIUM, browser, served
+from support.browser import browser, needs_browser, served
 from support.native_library import needs_kernels
 from support.single_stacks import causal
 from support.tiny_translator import SENTENCES, tiny_tokenizer
@@ -268,9 +267,6 @@ def test_refusals(tmp_path, monkeypatch):
         export(model, "web", tmp_path / "site")
 
 
-needs_browser = pytest.mark.skipif(
-    CHROMIUM is None or find_spec("websockets") is None, reason="Chromium or websockets is not installed"
-)
 MESSAGE, RESULT = (f"document.getElementById('{name}').textContent" for name in ("message", "result"))
 
 

@@ -14,6 +14,7 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
+from support.browser import browser, needs_browser
 from support.processes import VERB, free_port, run_forked, wait_for
 from support.tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
 
@@ -62,6 +63,17 @@ def several(german, tmp_path_factory):
     server = Server(Languages({"german": german, "tagged": tagged}, sources=["en"]), api_keys=keys)
     yield server
     server.close()
+
+
+@needs_browser
+def test_a_page_without_a_clipboard_selects_the_translation(server, tmp_path):
+    with browser(tmp_path) as page:
+        page.open(f"{server.url}?q=zwei", 800)
+        page.wait_for("!document.getElementById('copy').disabled")
+        page.value("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+        page.value("document.getElementById('copy').click()")
+        assert "selected" in page.wait_for("document.getElementById('message').textContent", 5)
+        assert page.value("getSelection().toString() === document.getElementById('result').textContent")
 
 
 def test_a_client_of_libretranslate_works_unchanged(server, german):
