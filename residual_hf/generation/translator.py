@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from residual_hf.data.scripts import UNSPACED
 from residual_hf.data.shortlist import Shortlist, load_shortlist
 from residual_hf.data.text_files import in_batches
 from residual_hf.model.alignment import AlignedTokens, Alignment, align, of_originals
-from residual_hf.model.constraints import LettersAdded, beams_for
+from residual_hf.model.constraints import LettersAdded, beams_for, length_of
 from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.options import refusal
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
@@ -32,6 +33,8 @@ from .projection import Node, SentencePair, project
 logger = logging.getLogger(__name__)
 
 SENTENCE_ENDS = ".!?…。！？ "
+MOST_TERM_TOKENS = 60
+"""Of the terms of a sentence that are searched for; the time grows with their square."""
 
 
 class Hypothesis(NamedTuple):
@@ -300,7 +303,8 @@ class Translator:
             known = [row for row in self._spellings(forms) if row and self.tokenizer.unk_token_id not in row]
             if known:
                 phrases.append(known)
-        return phrases
+        sizes = accumulate(map(length_of, phrases))
+        return [phrase for phrase, size in zip(phrases, sizes, strict=True) if size <= MOST_TERM_TOKENS]
 
     def _spellings(self, forms: Sequence[str]) -> list[list[int]]:
         """The tokens of words at the beginning of a text and within one, in some scripts without a space before."""

@@ -145,6 +145,13 @@ def test_a_search_that_finds_no_term_leaves_the_translation_as_it_was(tokenizer,
     assert next(found, None) is None
 
 
+def test_many_terms_in_a_sentence_do_not_make_a_search_without_end(tokenizer, model):
+    words = [f"w{letter}" for letter in "abcdefghijklmnopqrst"]
+    translator = Translator(model, tokenizer, glossary=Glossary([(word, f"{SENTENCES[1]} {word}") for word in words]))
+    phrases = translator._phrases(" ".join(words), [Candidate([])])
+    assert 0 < len(phrases) < len(words) and beams_for(phrases) <= 64
+
+
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "unigram"])
 def test_a_term_is_spelled_as_within_a_text(model, kind):
     text = ["a small dog", "the dog sees a small house 。狗 小狗"] * 9
