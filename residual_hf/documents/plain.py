@@ -37,7 +37,8 @@ class TextFile(DocumentFile):
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         pairs = zip(self._lines, map(write_marks, blocks), strict=True)
-        write_lines(path, [text + line[len(line.rstrip("\r\n")) :] for line, text in pairs])
+        written = (text + line[len(line.rstrip("\r\n")) :] for line, text in pairs)
+        path.write_text("".join(written), encoding="utf-8", newline="")
 
 
 class Subtitles(DocumentFile):
@@ -80,7 +81,7 @@ class Subtitles(DocumentFile):
             else:
                 lines = _lines_of_speakers(text, count) if several else _balanced(text, count)
                 written += [line + self._end for line in lines if line]
-        write_lines(path, written)
+        path.write_text("".join(written), encoding="utf-8", newline="")
 
 
 def _texts_of_cues(lines: Sequence[str], is_vtt: bool) -> Iterator[str | list[str]]:
@@ -128,7 +129,3 @@ def _balanced(text: str, lines: int) -> list[str]:
 
     widths = range(-(-length // lines), length + 1)
     return filled(widths[bisect_left(widths, True, key=lambda width: len(filled(width)) <= lines)])
-
-
-def write_lines(path: Path, lines: Sequence[str]) -> None:
-    path.write_text("".join(lines), encoding="utf-8", newline="")

@@ -2,6 +2,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from evaluation.test_translation_metric import write_metric
 from sacrebleu.metrics import BLEU
 
 from residual_hf.base.errors import InputError
@@ -69,11 +70,11 @@ def test_several_corpora_have_the_mean_of_their_scores():
 
 
 def test_further_metrics_and_the_tokenizer_of_bleu_are_in_the_report(tmp_path):
-    (tmp_path / "length.py").write_text(METRIC)
-    settings = EvaluationSettings(tokenize="char", metrics=(str(tmp_path / "length.py"),))
+    metric = write_metric(tmp_path, "length", '"predictions": text', 'sum(map(len, inputs["predictions"]))')
+    settings = EvaluationSettings(tokenize="char", metrics=(metric,))
     (scorer,) = make_scorers([corpus(MOSES)], "moses", settings)
     report = scorer.report(MOSES)
-    assert report["metrics"] == {str(tmp_path / "length.py"): {"characters": float(sum(map(len, RAW)))}}
+    assert report["metrics"] == {metric: {"first": 3.0, "shape": float(sum(map(len, RAW)))}}
     assert "tok:char" in report["bleu"]["signature"]
 
 
@@ -82,21 +83,6 @@ def test_lower_case_holds_for_all_metrics():
     scorer = Scorer(corpus(RAW), metrics={"exact": metric}, lowercase=True)
     report = scorer.report([line.upper() for line in RAW])
     assert report["bleu"]["value"] == pytest.approx(100) and report["metrics"] == {"exact": {"equal": True}}
-
-
-METRIC = """
-import datasets
-import evaluate
-
-
-class Length(evaluate.Metric):
-    def _info(self):
-        features = datasets.Features({"predictions": datasets.Value("string")})
-        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
-
-    def _compute(self, predictions):
-        return {"characters": sum(map(len, predictions))}
-"""
 
 
 def test_text_without_spaces_is_scored_by_the_tokenizer_of_its_language():

@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,16 +23,13 @@ class UpperCase:
         pass
 
 
-def in_upper_case(translator: Any, blocks: Any, **languages: Any) -> list:
+def in_upper_case(translator: Any, blocks: Any, *, write: Any = str.upper, **languages: Any) -> list:
     """`translate_blocks` of a model that writes upper case; words keep their order."""
     document = SplitBlocks(blocks, "en", lambda sentence: True)
-    return document.join([Hypothesis(sentence.upper(), None) for sentence in document.sentences])
+    return document.join([Hypothesis(write(sentence), None) for sentence in document.sentences])
 
 
-def unchanged(translator: Any, blocks: Any, **languages: Any) -> list:
-    """`translate_blocks` of a model that writes what it reads."""
-    document = SplitBlocks(blocks, "en", lambda sentence: True)
-    return document.join([Hypothesis(sentence, None) for sentence in document.sentences])
+unchanged = partial(in_upper_case, write=str)
 
 
 def rewritten(monkeypatch: Any, source: Path) -> Path:
