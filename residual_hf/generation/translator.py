@@ -143,8 +143,7 @@ class Translator:
             num_return_sequences: number of different translations of a sentence.
             source_lang, target_lang: languages, required by models of several.
             long, on_long: see `SearchRequest`.
-            generate_arguments: further arguments of `model.generate`, such as `do_sample=True, top_k=10`. Lengths and
-                beams come before those of `settings`.
+            generate_arguments: further arguments of `model.generate`, such as `do_sample=True`, before the settings.
 
         Returns:
             A translation for one sentence, a list in the order of the sentences for several. With

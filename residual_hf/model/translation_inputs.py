@@ -164,10 +164,8 @@ class TranslationInputs:
 
     def as_written(self, translation: str, source: str) -> str:
         """A translation as the model writes it, before `restored`; one in capitals is in lower case."""
-        if self.has_placeholders:
-            _, found = masked_pair(source, translation, learned=False)
-        else:
-            found = without_emoji(translation)
+        marked = self.has_placeholders
+        found = masked_pair(source, translation, learned=False)[1] if marked else without_emoji(translation)
         if self.lowers(source) and translation.replace("ß", "").isupper():
             found = rewritten_words(translation, lambda word: _lower(word, self.pair[1]), found.edits)
         return found.text

@@ -45,10 +45,8 @@ def test_scores_are_sums_of_log_probabilities(tags):
 def test_pairs_in_capitals_are_scored_as_they_are_translated():
     tokenizer = tiny_tokenizer()
     translator = Translator(tiny_model(tokenizer, source_lang="en", target_lang="de"), tokenizer)
-    lower, upper, other = score_translations(
-        translator, ["A dog runs", "A DOG RUNS", "A DOG RUNS"], ["Ein Hund", "EIN HUND 😊", "Ein Hund"]
-    )
-    (small,) = score_translations(translator, ["A dog runs"], ["Ein hund"])
+    sources, translations = ["A dog runs", "A DOG RUNS"] * 2, ["Ein Hund", "EIN HUND 😊", "Ein hund", "Ein Hund"]
+    lower, upper, small, other = score_translations(translator, sources, translations)
     assert upper == small and other == lower
 
 
@@ -57,9 +55,8 @@ def test_a_test_set_is_translated_as_its_lines_are():
     model, lines = tiny_model(tokenizer, source_lang="en", target_lang="de"), ["A dog runs", "A DOG RUNS", "12 - 3"]
     corpus = encode_corpus(ParallelCorpus(lines, lines, "test"), tokenizer)
     settings = DecodingSettings(num_beams=2, max_length_a=0, max_length_b=5)
-    assert translate_corpus(model, tokenizer, corpus, lines, settings) == Translator(
-        model, tokenizer, settings
-    ).translate(lines)
+    found = translate_corpus(model, tokenizer, corpus, lines, settings)
+    assert found == Translator(model, tokenizer, settings).translate(lines)
 
 
 def test_the_command_scores_a_table_or_two_files(folder, tmp_path, capsys, monkeypatch):

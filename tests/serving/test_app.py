@@ -144,8 +144,7 @@ def test_html_and_forms(server, german):
     ("fields", "status", "message"),
     [
         ({"q": 5}, 400, "q: Input should be a valid string"),
-        ({"q": []}, 400, "Invalid request: missing q parameter"),
-        ({"q": ""}, 400, "Invalid request: missing q parameter"),
+        *(({"q": nothing}, 400, "Invalid request: missing q parameter") for nothing in ("", [])),
         ({"q": "x" * 301}, 400, "Invalid request: request (301) exceeds text limit (300)"),
         ({"q": ["xxx"] * 101}, 400, "Invalid request: request (303) exceeds text limit (300)"),
         ({"q": [""] * 501}, 400, "Invalid request: request (501) exceeds text limit (500)"),
@@ -153,12 +152,13 @@ def test_html_and_forms(server, german):
         ({"source": "xx"}, 400, "xx is not supported"),
         ({"target": "zz"}, 400, "zz is not supported"),
         ({"source": "en"}, 400, "English (en) is not available as a target language from English (en)"),
-        ({"source": None}, 400, "Invalid request: missing source parameter"),
-        ({"target": None}, 400, "Invalid request: missing target parameter"),
+        *(({side: None}, 400, f"Invalid request: missing {side} parameter") for side in ("source", "target")),
         ({"format": "pdf"}, 400, "pdf format is not supported"),
         ({"alternatives": 6}, 400, "Invalid request: alternatives parameter must be <= 5"),
-        ({"alternatives": True}, 400, "Invalid request: alternatives parameter is not a number"),
-        ({"alternatives": "abc"}, 400, "Invalid request: alternatives parameter is not a number"),
+        *(
+            ({"alternatives": n}, 400, "Invalid request: alternatives parameter is not a number")
+            for n in (True, "abc")
+        ),
         ({"glossary": {"Hund": ""}}, 400, "glossary: ['Hund', ''] given, must be a term and its translation"),
         ({"glossary": "Hund"}, 400, "glossary: line 1 must be a term and its translation, with a tab, a semicolon"),
         ({"glossary": {"Hund": "x" * 300}}, 400, "request (305) exceeds text limit (300)"),
