@@ -261,7 +261,8 @@ class Batcher:
         if serious and not search.again:
             sentence.flags = serious
             count = max(search.request.num_return_sequences, SECOND_SEARCH)
-            arguments = search.request.generate_arguments | {"no_repeat_ngram_size": 4}
+            shortest = min(4, search.translator.model.generation_config.no_repeat_ngram_size or 4)
+            arguments = search.request.generate_arguments | {"no_repeat_ngram_size": shortest}
             request = replace(search.request, num_return_sequences=count, generate_arguments=arguments)
             sentence.search = _Search(search.translator, request, again=True)
             self._waiting.append(sentence)

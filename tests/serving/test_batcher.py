@@ -20,6 +20,7 @@ class Dictionary:
 
     def __init__(self, **words):
         self.inputs, self.model = SimpleNamespace(positions=20), torch.nn.Module()
+        self.model.generation_config = SimpleNamespace(no_repeat_ngram_size=None)
         self.settings = DecodingSettings(num_beams=2, max_tokens=40)
         self.glossary = None
         self.words, self.encoded, self.batches, self.arguments = words, [], [], []
@@ -102,14 +103,16 @@ def test_a_text_is_joined_from_its_sentences_with_alternatives(make):
     assert batcher.submit(ask()).result(5) == []
 
 
-def test_suspicious_translations_are_searched_again_and_flagged(make):
+@pytest.mark.parametrize(("own", "size"), [(None, 4), (3, 3)])
+def test_suspicious_translations_are_searched_again_and_flagged(make, own, size):
     loop, copy = "ja ja nein", "eins zwei drei vier"
     translator = Dictionary(**{loop: "yes " * 9, copy: copy, "um 12": "at 21"})
+    translator.model.generation_config.no_repeat_ngram_size = own
     batcher = make(translator)
     found = batcher.submit(ask(loop, copy, "gut", "um 12")).result(5)
     assert [f.flags for f in found] == [["repetition"], ["copy"], [], ["numbers"]]
     assert [f.texts for f in found] == [["again"], ["again"], ["en:GUT"], ["at 21"]]
-    again = (4, {"target": "en", "no_repeat_ngram_size": 4})  # passages of three tokens may occur again
+    again = (4, {"target": "en", "no_repeat_ngram_size": size})  # shorter passages may occur again
     assert [given for given in translator.arguments if given != (1, {"target": "en"})] == [again]
     for flag in ("copy", "numbers"):
         assert batcher.metrics.registry.get_sample_value("residual_hf_flagged_sentences_total", {"flag": flag}) == 1
