@@ -212,7 +212,7 @@ def search_batch(
 
 
 def sequence_log_probs(
-    model: Any, inputs: dict[str, Tensor], sequences: Tensor, lengths: Tensor, *, forced: int = 0
+    model: Any, inputs: dict[str, Tensor], sequences: Tensor, lengths: Tensor, forced: int
 ) -> Tensor:
     """Sums of the log-probabilities of targets, (targets,).
 

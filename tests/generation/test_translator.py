@@ -269,8 +269,7 @@ def test_a_prefix_belongs_to_one_sentence_and_counts_neither_as_length_nor_in_th
     for ids in ([2, *prefix], prefix):
         given["decoder_input_ids"] = torch.tensor([ids])
         ((found,),) = own.hypotheses(SENTENCES[1:2], **given)
-        arguments = {**given, "output_scores": True, "return_dict_in_generate": True}
-        wanted = own.model.generate(**inputs, **arguments)
+        wanted = own.model.generate(**inputs, **given, output_scores=True, return_dict_in_generate=True)
         assert found.text == own.tokenizer.decode(wanted.sequences[0], skip_special_tokens=True)
         indices = wanted.get("beam_indices")
         log_probs = own.model.compute_transition_scores(wanted.sequences, wanted.scores, indices, num_beams == 1)
