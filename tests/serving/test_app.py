@@ -27,6 +27,7 @@ from support.server import Server, tiny_translator
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
+from residual_hf.data.glossary import Glossary
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.html_text import visible_text
 from residual_hf.generation.translator import Translator
@@ -411,6 +412,10 @@ def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, c
     assert list(Languages({"a": unknown}, ["de"], "English").translators) == [("de", "en")]
     with pytest.raises(InputError, match="a: source and target language are 'en', but a server translates"):
         Languages({"a": unknown}, ["en"], "en")
+    terms = Translator(unknown.model, unknown.tokenizer, glossary=Glossary([("Hund", "dog")]))
+    assert Languages({"a": terms}, ["de", "fr"], "en").targets == ["en"]
+    with pytest.raises(InputError, match="--glossary: given for en and de, must be of one"):
+        Languages({"a": terms, "german": tiny_translator(source_lang="en", target_lang="de")}, ["de"], "en")
     (tmp_path / "keys").write_text("secret\n", encoding="utf-8-sig")
     assert ServerSettings(api_keys=tmp_path / "keys").read_keys() == [b"secret"]
     assert main(["serve", "nowhere", "--port", "70000"]) == 2
