@@ -171,9 +171,8 @@ def search_batch(
     mask = batch["attention_mask"]
     if model.main_input_name == "input_features":
         mask = model.get_encoder().states_mask(mask)
-    prefix, begun = request.generate_arguments.get("decoder_input_ids"), 0  # tokens that the caller gives
-    if prefix is not None:  # Transformers adds the start token
-        begun = prefix.shape[1] - int(prefix[0, 0] == generation.decoder_start_token_id)
+    prefix = request.generate_arguments.get("decoder_input_ids")  # to which Transformers adds the start token
+    begun = 0 if prefix is None else prefix.shape[1] - int(prefix[0, 0] == generation.decoder_start_token_id)
     rule = position_limit(config), settings.max_length_a, settings.max_length_b
     limits = [length_limit(length, *rule, prompt=1 + begun) for length in mask.sum(1).tolist()]
     count = request.num_return_sequences
@@ -202,8 +201,7 @@ def search_batch(
         generated, log_probs = (lengths + 1).minimum(most), output.get("log_probs")
         if log_probs is None:  # Transformers' loop: sampling, for example
             first = request.generate_arguments.get("forced_bos_token_id", generation.forced_bos_token_id)
-            forced = begun or int(first is not None)
-            log_probs = sequence_log_probs(model, inputs, output.sequences, generated, forced=forced)
+            log_probs = sequence_log_probs(model, inputs, output.sequences, generated, begun or int(first is not None))
         found = log_probs / (generated - begun) ** settings.length_penalty
     values = [None] * len(lengths) if found is None else found.tolist()
     rows = [row[1 : 1 + n] for row, n in zip(output.sequences.tolist(), lengths.tolist(), strict=True)]

@@ -49,7 +49,7 @@ class Languages:
         self.targets = list(dict.fromkeys(target for _, target in self.translators))
         if len(self.targets) > 1 and any(translator.glossary for translator in translators.values()):
             several = " and ".join(self.targets)
-            raise InputError(f"--glossary: given for {several}, must be of one; requests may have glossaries")
+            raise InputError(f"--glossary: given for {several}, must be for one; a request may have its own")
         self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         labels = set(self._identifier.labels)
         self._by_label = {detected_as(code, labels): code for code in reversed((*self.sources, *self.targets))}

@@ -414,7 +414,7 @@ def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, c
         Languages({"a": unknown}, ["en"], "en")
     terms = Translator(unknown.model, unknown.tokenizer, glossary=Glossary([("Hund", "dog")]))
     assert Languages({"a": terms}, ["de", "fr"], "en").targets == ["en"]
-    with pytest.raises(InputError, match="--glossary: given for en and de, must be of one"):
+    with pytest.raises(InputError, match="--glossary: given for en and de, must be for one"):
         Languages({"a": terms, "german": tiny_translator(source_lang="en", target_lang="de")}, ["de"], "en")
     (tmp_path / "keys").write_text("secret\n", encoding="utf-8-sig")
     assert ServerSettings(api_keys=tmp_path / "keys").read_keys() == [b"secret"]
