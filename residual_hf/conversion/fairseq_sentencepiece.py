@@ -104,6 +104,8 @@ def _bpe(vocab: dict[str, float], scores: dict[str, float], byte_fallback: bool)
 
 def _normalizers(spec: NormalizerSpec) -> Iterator[normalizers.Normalizer]:
     if spec.precompiled_charsmap:
+        if "nfkc" in spec.name:  # `Precompiled` does not compose characters that have six bytes or more
+            yield normalizers.NFC()
         yield normalizers.Precompiled(spec.precompiled_charsmap)
     if spec.remove_extra_whitespaces:
         yield normalizers.Replace(Regex(" {2,}"), " ")
