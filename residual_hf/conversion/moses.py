@@ -148,7 +148,7 @@ class MosesRules:
 
     def detokenization(self) -> Iterator[Rule]:
         """The rules of Moses' detokenizer for quotes, brackets, punctuation and the apostrophes of the language."""
-        yield " @-@ ", "-"
+        yield r"(?:\A| )@-@(?: |\z)", "-"
         yield from UNESCAPES
         if self.language != "ko":
             yield rf"(?<=[{CJK}]) (?=[{CJK}])", ""

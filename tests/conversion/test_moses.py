@@ -87,6 +87,7 @@ def test_detokenized_text_is_that_of_sacremoses_and_the_original(language):
         ("en", "He said &quot; no &quot; , didn &apos;t he ?", 'He said "no", didn \'t he?'.replace(" 't", "'t")),
         ("en", "&apos; &quot; Stop &quot; is a word , &apos; she said .", "'\"Stop\" is a word,' she said."),
         ("en", "well @-@ known ( and 5 $ ) .", "well-known (and 5 $)."),
+        ("de", "@-@ und ein @-@ zwanzig @-@", "-und ein-zwanzig-"),
         ("fr", "l&apos; homme dit : &quot; oui ! &quot;", 'l\'homme dit : "oui !"'),
         ("de", "„ Ja “ , sagt er .", "„Ja“, sagt er."),
         ("ja", "日本 語 です 。", "日本語です。"),
