@@ -21,7 +21,7 @@ from transformers import (
     Speech2TextFeatureExtractor,
     Speech2TextProcessor,
 )
-from transformers.utils import cached_file
+from transformers.utils import CHAT_TEMPLATE_FILE, cached_file
 
 from residual_hf import checkpoint_checks as checks
 from residual_hf.base.errors import InputError, input_errors
@@ -175,8 +175,8 @@ def validate_model_folder(folder: str | os.PathLike) -> list[str]:
     _, tokenizer = load_checkpoint(folder, classes=[cls for cls, _ in SAVED.values()])
     checks.check_undamaged(folder)
     weights, _ = checks.weight_shapes(folder)
-    of_tokenizer = dict.fromkeys([*checks.TOKENIZER_FILES, *tokenizer.vocab_files_names.values()])
-    optional = [name for name in (*of_tokenizer, SHORTLIST, *PROCESSOR, CHECKSUMS) if (folder / name).is_file()]
+    names = dict.fromkeys([*checks.TOKENIZER_FILES, CHAT_TEMPLATE_FILE, *tokenizer.vocab_files_names.values()])
+    optional = [name for name in (*names, SHORTLIST, *PROCESSOR, CHECKSUMS) if (folder / name).is_file()]
     return ["config.json", *generation, *weights, *code, *optional]
 
 

@@ -22,10 +22,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import from_mapping, option, shortened
 
 WEIGHT_FILES = WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    "chat_template.jinja",
-)
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 TOKENIZER_MAP = {"AutoTokenizer": ["tokenization_residual.ResidualTokenizer", None]}  # of two vocabularies
 NOT_FIELDS = {"auto_map", "custom_pipelines", "model_type"}
 OF_TRANSFORMERS = {"_name_or_path", "_commit_hash", "_attn_implementation_autoset"}  # of its older versions, unused
