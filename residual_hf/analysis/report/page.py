@@ -31,6 +31,7 @@ CURVES = {
     "eval_bleu": "Validation BLEU",
     "eval_chrf": "Validation chrF",
     "eval_rougeL": "Validation ROUGE-L",
+    "eval_wer": "Validation WER",
     "grad_norm": "Gradient norm before clipping",
     "learning_rate": "Learning rate",
     "tokens_per_second": "Tokens per second",
