@@ -79,8 +79,7 @@ def push_run(
 
     Only the config, weights, tokenizer, model code and card are uploaded, never a pickle. Other files of the
     repository are kept. A run without a card gets one, and a folder with the model code of another version the
-    installed code. In the uploaded card, the code that loads the model names
-    `repo_id` instead of the local folder.
+    installed code. In the uploaded card, the code that loads the model names `repo_id` instead of the local folder.
 
     Args:
         folder: the output folder of `residual-hf train`, or a folder of `save_checkpoint`.

@@ -50,7 +50,6 @@ class Place:
 
     @property
     def place(self) -> tuple[str, int, str]:
-        """Stack, layer and sub-layer."""
         return self.stack, self.layer, self.sublayer
 
 

@@ -56,7 +56,6 @@ class EMACallback(TrainerCallback):
         self._copy(self.average)
 
     def save(self, checkpoint: Path) -> None:
-        """Write the average to a checkpoint."""
         if self.average:
             with atomic_file(checkpoint / EMA_FILE) as path:
                 save_file({name: tensor.contiguous() for name, tensor in self.average.items()}, path)

@@ -52,16 +52,8 @@ FROM_PLAIN = {
     ],
 }
 CASES = [(old, *case) for old, cases in FROM_PLAIN.items() for case in cases]
-WITHOUT_NEW_PARAMETERS = (
-    "admin_torch",
-    "branch_norm",
-    "deep_norm",
-    "ln_scaling",
-    "mix_ln",
-    "scaled_branch",
-    "t_fixup",
-    "xskip_ln",
-)
+WITHOUT_NEW_PARAMETERS = ("admin_torch", "branch_norm", "deep_norm", "ln_scaling", "mix_ln", "scaled_branch")
+WITHOUT_NEW_PARAMETERS += ("t_fixup", "xskip_ln")
 WITH_NEW_PARAMETERS = [case for case in CASES if case[1] not in WITHOUT_NEW_PARAMETERS or case[2].get("learned")]
 names = [f"{old}-{new}-{'-'.join(map(str, options.values()))}".rstrip("-") for old, new, options, _ in CASES]
 every_case = pytest.mark.parametrize(("old", "new", "options", "rounded"), CASES, ids=names)

@@ -1,4 +1,4 @@
-"""R-Drop and SimCut equal their formulas, and cost nothing where they are off."""
+"""R-Drop and SimCut equal their formulas."""
 
 import copy
 
@@ -150,15 +150,6 @@ def test_the_search_of_this_package_stays_in_use(method):
     assert not any(is_changed(module) for module in model.modules())
     model.register_forward_pre_hook(lambda *_: None)
     assert is_changed(model)
-
-
-def test_without_weight_training_is_unchanged_bitwise(tmp_path):
-    weights = []
-    for number, settings in enumerate(({}, {"r_drop": 0.0, "simcut": 0.0, "simcut_rate": 0.3})):
-        trainer = make_trainer(tmp_path / str(number), make_model(dropout=0.1), **settings)
-        trainer.train()
-        weights.append(trainer.model.state_dict())
-    assert all(torch.equal(weights[0][name], value) for name, value in weights[1].items())
 
 
 def test_what_makes_no_sense_is_refused(tmp_path):

@@ -26,18 +26,11 @@ def make_corpus(size=64, seed=0):
 
 
 def make_trainer(folder, model, train=None, valid=None, **settings):
-    base = {
-        "max_tokens": 60,
-        "max_updates": 4,
-        "warmup_updates": 2,
-        "eval_every": 4,
-        "eval_bleu": False,
-        "log_every": 1,
-    }
+    base = {"max_tokens": 60, "max_updates": 4, "warmup_updates": 2, "eval_every": 4, "log_every": 1}
     trainer_options = {k: settings.pop(k) for k in ("score", "callbacks") if k in settings}
     return ResidualTrainer(
         model,
-        TrainingSettings(**{**base, **settings}),
+        TrainingSettings(**{**base, "eval_bleu": False, **settings}),
         str(folder),
         train or make_corpus(),
         valid or make_corpus(20, seed=1),
