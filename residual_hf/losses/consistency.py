@@ -31,8 +31,7 @@ class TwoPasses:
         model: a `ResidualForConditionalGeneration`.
         cutoff: share of the embeddings that the second pass of SimCut lacks; None: R-Drop.
 
-    Raises:
-        InputError: without a cutoff (R-Drop), a model without any dropout, whose passes would be equal.
+    Raises `InputError` without a cutoff (R-Drop) for a model without any dropout, whose passes would be equal.
     """
 
     def __init__(self, model: Any, alpha: float, cutoff: float | None):

@@ -108,8 +108,7 @@ class SublayerModules(Place):
 def stacks(model: Any) -> dict[str, Any]:
     """The stacks of a model by name.
 
-    Raises:
-        InputError: the model is neither of residual_hf nor an encoder-decoder of Transformers.
+    Raises `InputError` for a model that is neither of residual_hf nor an encoder-decoder of Transformers.
     """
     model = getattr(model, "module", model)  # DistributedDataParallel
     ours = {module.stack: module for module in model.modules() if isinstance(module, ResidualStack)}
@@ -129,8 +128,7 @@ def layers_attribute(stack: nn.Module) -> str:
 def sublayers(model: nn.Module) -> list[SublayerModules]:
     """The sub-layers of a model, encoder first, in the order in which they run.
 
-    Raises:
-        InputError: the layers are neither ours nor named as in BART or T5.
+    Raises `InputError` for layers that are neither ours nor named as in BART or T5.
     """
     return [
         part

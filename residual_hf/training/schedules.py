@@ -54,10 +54,12 @@ class ScheduleSettings(OptimizerSettings):
         end = math.inf if name in ("inverse_sqrt", "constant") else max_updates or math.inf
         self.require(self.warmup_updates < end, "warmup_updates", f"< max_updates with {kind}")
         numbers = {name: value for name, value in self.schedule_options.items() if isinstance(value, float | int)}
+        fit = numbers.get("min_lr", 0) <= self.lr and numbers.get("num_decay_steps", 0) <= end - self.warmup_updates
         self.require(
-            all(0 <= value < math.inf for value in numbers.values()) and numbers.get("min_lr", 0) <= self.lr,
+            fit and all(0 <= value < math.inf for value in numbers.values()),
             "schedule_options",
-            f"without numbers that are negative or not finite, and with a min_lr of at most lr ({self.lr:g})",
+            f"without numbers that are negative or not finite, and with a min_lr of at most lr ({self.lr:g}) and "
+            "num_decay_steps of at most max_updates - warmup_updates",
         )
         try:
             decay_of(self, max_updates or self.warmup_updates + 1)

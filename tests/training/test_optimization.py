@@ -220,13 +220,8 @@ def rates(schedule, updates):
 def test_inverse_sqrt_is_fairseqs(init):
     warm = 20
     updates = [0, 1, warm - 1, warm, 10 * warm]
-    expected = [
-        init,
-        init + (LR - init) / warm,
-        init + (warm - 1) * (LR - init) / warm,
-        LR,
-        LR * math.sqrt(warm / (10 * warm)),
-    ]
+    growth = (LR - init) / warm
+    expected = [init, init + growth, init + (warm - 1) * growth, LR, LR * math.sqrt(warm / (10 * warm))]
     schedule = schedule_of(warmup_updates=warm, warmup_init_lr=init)
     assert rates(schedule, updates) == pytest.approx(expected, rel=1e-12)
 
@@ -294,6 +289,10 @@ def test_schedules_resume():
             "schedule_options: {'power': nan} given, must be without numbers that are negative or not finite",
         ),
         (lambda: settings(schedule="cosine_with_min_lr", schedule_options={"min_lr": 5}), ".*a min_lr of at most"),
+        (
+            lambda: settings(schedule="warmup_stable_decay", schedule_options={"num_decay_steps": 101}),
+            ".*_steps of at",
+        ),
         (lambda: settings(schedule="warmup_stable_decay"), "schedule_options: {} given, .*num_decay_steps"),
         (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], lr=0.0), "lr: 0.0 given"),
         (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], betas=(0.9, 1.0)), r"betas: \[0.9, 1.0\] given"),
