@@ -16,8 +16,6 @@ from torch import Tensor, fx, nn
 
 from residual_hf.model.connections import Sublayer
 
-SYNONYMS = {"truediv": "div", "iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "div"}
-
 
 class Untraceable(Exception):
     """The code does something that a graph cannot express."""
@@ -43,7 +41,8 @@ def trace(
         is_warming: the branch has a factor, that of branch warm-up.
 
     Raises:
-        Untraceable: the code decides by the values of hidden states, or takes what a trace cannot give it.
+        Untraceable: the code decides by the values of hidden states, changes them in place, or takes what a trace
+            cannot give it.
     """
     tracer = Tracer(module)
     stream = tuple(tracer.input(f"h{i}") for i in range(size))
@@ -73,6 +72,13 @@ class Tracer(fx.proxy.GraphAppendingTracer):
 
     def input(self, name: str) -> fx.Proxy:
         return self.create_proxy("placeholder", name, (), {})
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        name = operation_of(node)
+        if node.op.startswith("call_") and name[0] != "_" == name[-1]:  # who reads the old value would get it
+            raise Untraceable(f"{name}, in place")
+        return node
 
     def create_arg(self, a: Any) -> Any:
         if isinstance(a, Tensor):
@@ -134,5 +140,4 @@ class Child:
 def operation_of(node: fx.Node) -> str:
     """The name of the function or method that a node calls: `add` for `+`, `torch.add` and `Tensor.add`."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-    name = name.strip("_") if node.op in ("call_function", "call_method") and name != "__call__" else name
-    return SYNONYMS.get(name, name)
+    return "div" if name == "truediv" else name

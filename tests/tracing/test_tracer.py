@@ -60,6 +60,7 @@ def test_other_threads_run_the_model_meanwhile():
         (lambda self, stream, sublayer: (stream[0] * (2 if self.training else 1),), "training"),
         (lambda self, stream, sublayer: setattr(self, "seen", True) or stream, "attributes that it sets"),
         (lambda self, stream, sublayer: (stream[0] + stream[5],), "index out of range"),
+        (lambda self, stream, sublayer: (sublayer(stream[0]).add_(stream[0]),), "add_, in place"),
     ],
 )
 def test_what_cannot_be_traced(monkeypatch, forward, reason):
