@@ -50,6 +50,8 @@ class StackPrograms:
                     self.score_factors.append(0.0)
                     run_branch = partial(self.branch, recorder, sublayer.inner, Scores(name, index))
                     stream = run_module(connection, stream, branch=run_branch, factor=layer.branch_factor())
+                    if len(recorder.programs) != len(self.inner) + 1:
+                        raise NoKernel("a sub-layer that does not run once")
         output = run_module(stack.boundary, stream, lambda boundary, stream, _: boundary.end(stream))
         recorder.read(output.cell)
         self.programs = recorder.programs

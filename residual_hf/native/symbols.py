@@ -253,8 +253,10 @@ def unflatten(values: Symbol, dim: int, sizes: Sequence[int]) -> Symbol:
     return Symbol(values.cells.reshape(*shape[:axis], *sizes, *shape[axis + 1 :]), values.is_vector)
 
 
-def split(values: Symbol, sizes: Sequence[int], dim: int = 0) -> list[Symbol]:
-    parts = np.split(values.cells, np.cumsum(sizes)[:-1], values.axis(dim))
+def split(values: Symbol, sizes: int | Sequence[int], dim: int = 0) -> list[Symbol]:
+    axis = values.axis(dim)
+    ends = range(0, values.cells.shape[axis], sizes) if isinstance(sizes, int) else np.cumsum([0, *sizes[:-1]])
+    parts = np.split(values.cells, ends[1:], axis)
     return [Symbol(part, values.is_vector) for part in parts]
 
 

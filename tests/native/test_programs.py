@@ -43,9 +43,9 @@ def model_with(monkeypatch):
 
 def gated(self, stream, sublayer):
     (x,) = stream
-    gates = torch.sigmoid(nn.functional.linear(x, self.gates))
+    first, second, third = torch.sigmoid(nn.functional.linear(x, self.gates)).split(1, dim=-1)
     a = sublayer(self.norm(x - 0.5) / 2)
-    return (self.norm(gates[..., 0, None] * x + (1 - gates[..., 1, None]) * a * self.vector + gates[..., 2, None]),)
+    return (self.norm(first * x + (1 - second) * a * self.vector + third),)
 
 
 def exponential(self, stream, sublayer):
@@ -150,6 +150,11 @@ def test_several_streams(model_with):
 def test_what_is_left_to_pytorch(model_with, change, reason):
     model = model_with(lambda self, stream, sublayer: (sublayer(change(self, stream[0])),))
     assert reason in missing_support(model)
+
+
+@pytest.mark.parametrize("forward", [lambda self, stream, f: (f(f(stream[0])),), lambda self, stream, f: stream])
+def test_a_sublayer_that_does_not_run_once(model_with, forward):
+    assert "a sub-layer that does not run once" in missing_support(model_with(forward))
 
 
 def test_during_an_accelerated_training():
