@@ -1,21 +1,9 @@
 """The structures, functions and constants that `native.h` declares, for ctypes."""
 
+import ctypes
 import re
 import zlib
-from ctypes import (
-    CDLL,
-    POINTER,
-    Structure,
-    c_double,
-    c_float,
-    c_int,
-    c_int32,
-    c_int64,
-    c_size_t,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-)
+from ctypes import CDLL, POINTER, Structure, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +14,9 @@ ENUMS = {name: re.findall(r"\w+", body.lower()) for body, name in re.findall(r"t
 CONSTANTS = {name: int(value) for name, value in re.findall(r"(\w+) = (-?\d+)", CODE)}
 TYPES: dict[str, Any] = {
     "void": None,
-    "int": c_int,
-    "float": c_float,
-    "double": c_double,
-    "int32_t": c_int32,
-    "uint32_t": c_uint32,
-    "int64_t": c_int64,
-    "uint64_t": c_uint64,
-    "size_t": c_size_t,
-    **dict.fromkeys(ENUMS, c_int),
+    **{name: getattr(ctypes, f"c_{name}") for name in ("int", "float", "double", "size_t")},
+    **{f"{name}_t": getattr(ctypes, f"c_{name}") for name in ("int32", "uint32", "int64", "uint64")},
+    **dict.fromkeys(ENUMS, ctypes.c_int),
 }
 
 
