@@ -46,7 +46,8 @@ class Page:
                 return answer["result"]
 
     def value(self, script: str) -> Any:
-        return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
+        options = {"returnByValue": True, "userGesture": True}
+        return self.call("Runtime.evaluate", expression=script, **options)["result"].get("value")
 
     def wait_for(self, script: str, seconds: float = 60) -> Any:
         """The first true value of a script."""
