@@ -124,20 +124,14 @@ class NativeDecoder:
         return sentences.unpack(states[:, : stack.width].float())
 
     def run(
-        self,
-        stack: Stack,
-        sentences: Sentences,
-        input_ids: Tensor,
-        positions: Tensor,
-        table: Table,
-        cache: list[Tensor],
+        self, stack: Stack, sentences: Sentences, tokens: Tensor, positions: Tensor, table: Table, cache: list[Tensor]
     ) -> Tensor:
         """States (tokens, stride) of all tokens of a batch; keys and values of each layer go to its `cache`.
 
         Args:
             table: of the tokens, what they attend to.
         """
-        tokens, positions = sentences.pack(input_ids).long(), sentences.pack(positions)
+        tokens, positions = sentences.pack(tokens).long(), sentences.pack(positions)
         rows = len(tokens)
         states = torch.empty(rows + ROW_PADDING, stack.stride, dtype=self.dtype)  # for the tiles of a part at its end
         addresses = torch.tensor([entries.data_ptr() for entries in cache])

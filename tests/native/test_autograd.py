@@ -62,20 +62,10 @@ def test_dropout_add_norm(norm, width, rate, with_dual):
     branch.data += 10  # sums far from 0, in which a variance from the mean of squares would lose digits
     centered = norm == "layer_norm"
     inputs = [branch, stream, gain, *([bias] if centered else []), *([dual] if with_dual else [])]
+    more = {"centered": centered, "dual": dual if with_dual else None, "dual_scale": 0.5}
+    weights = gain, bias if centered else None, 1e-3
     (output, new_dual), mask = with_mask(
-        lambda: autograd.dropout_add_norm(
-            branch,
-            stream,
-            rate,
-            gain,
-            bias if centered else None,
-            1e-3,
-            centered=centered,
-            dual=dual if with_dual else None,
-            dual_scale=0.5,
-        ),
-        shape,
-        rate,
+        lambda: autograd.dropout_add_norm(branch, stream, rate, *weights, **more), shape, rate
     )
     total = stream + branch * mask
     expected = F.layer_norm(total, (width,), gain, bias, 1e-3) if centered else F.rms_norm(total, (width,), gain, 1e-3)
