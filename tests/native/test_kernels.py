@@ -72,14 +72,6 @@ def test_activations_and_output_types(dtype, activation):
         assert_near(output[:, :70], expected, max(tolerance, 1e-3 if dtype == "int8" else 0))
 
 
-@pytest.mark.parametrize("dtype", DECODING_DTYPES)
-def test_a_row_does_not_depend_on_the_others(dtype):
-    weight, bias, states = torch.randn(96, 200), torch.randn(96), torch.randn(50, 200)
-    together = run_linear(dtype, weight, bias, states)
-    for row in (0, 17, 49):
-        assert torch.equal(run_linear(dtype, weight, bias, states[row : row + 1])[0], together[row])
-
-
 def test_int8_of_zeros():
     bias = torch.randn(40)
     assert torch.equal(run_linear("int8", torch.zeros(40, 70), bias, torch.zeros(3, 70))[:, :40], bias.expand(3, -1))

@@ -172,10 +172,14 @@ def test_scores_are_the_same_whether_those_of_all_tokens_are_recorded(models, in
     assert in_c == [True, False] and torch.equal(*(each.sequences_scores for each in found))
 
 
-def test_the_cache_grows_and_calls_end_in_between(models, monkeypatch):
+@pytest.mark.parametrize("dtype", DECODING_DTYPES)
+def test_the_cache_grows_and_calls_end_in_between(models, monkeypatch, dtype):
+    model, sources = models("pre_ln"), make_sources(random.Random(3), 40, False)
+    request = {"input_ids": sources, "num_beams": 4, "min_new_tokens": 30, "decoding_dtype": dtype}
+    roomy = model.generate(**request, max_new_tokens=40)
     monkeypatch.setattr(state_module, "FIRST_STEPS", 1)
-    request = {"input_ids": make_sources(random.Random(3), 40, False), "num_beams": 4, "min_new_tokens": 30}
-    assert_same(models("pre_ln"), request | {"max_new_tokens": 40})
+    assert_same(model, request | {"max_new_tokens": 40})
+    assert torch.equal(model.generate(**request, max_new_tokens=40), roomy)
 
 
 def test_errors_of_a_step_are_those_of_the_search(models):

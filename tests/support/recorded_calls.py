@@ -30,9 +30,7 @@ class Memory:
 
     def __init__(self):
         self.blocks: list[tuple[int, int, int]] = []  # address, bytes, kind
-        self.pointers: list[
-            tuple[int, int, int, int]
-        ] = []  # block and place of a pointer, block and place it refers to
+        self.pointers: list[tuple[int, int, int, int]] = []  # block and place of a pointer, and of what it refers to
         self.is_exact = True
         storages = ((t.untyped_storage(), t.dtype) for t in gc.get_objects() if isinstance(t, torch.Tensor))
         self.storages = {s.data_ptr(): (s.nbytes(), KINDS.get(dtype, OTHER)) for s, dtype in storages if s.nbytes()}
