@@ -35,18 +35,9 @@ def network(tmp_path, monkeypatch):
 def test_a_mistyped_path_is_not_tried_for_half_a_minute(network, tmp_path):
     (tmp_path / "runs" / "model").mkdir(parents=True)
     for read, message in (
-        (
-            lambda: load_checkpoint("runs/modle"),
-            r"^model runs/modle: .*; did you mean runs/model\?; the Hub cann",
-        ),
-        (
-            lambda: given_tokenizer("a/b", "bpe"),
-            "^tokenizer.path: a/b cannot be loaded: no .*be reached: timed",
-        ),
-        (
-            lambda: check_files([CorpusSpec(dataset="data/my-corpus")]),
-            "^corpus.dataset: data/my-corpus: no .*Hub",
-        ),
+        (lambda: load_checkpoint("runs/modle"), r"^model runs/modle: .*; did you mean runs/model\?; the Hub cann"),
+        (lambda: given_tokenizer("a/b", "bpe"), "^tokenizer.path: a/b cannot be loaded: no .*be reached: timed"),
+        (lambda: check_files([CorpusSpec(dataset="data/my-corpus")]), "^corpus.dataset: data/my-corpus: no .*Hub"),
     ):
         with pytest.raises(InputError, match=message):
             read()

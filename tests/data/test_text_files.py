@@ -84,20 +84,7 @@ def test_a_sample_tells_large_files_apart(tmp_path):
         ("no.zst", b"plain text", "damaged Zstandard file, cannot be read past line 0"),
         ("no.gz", b"plain text", "damaged gzip file, cannot be read past line 0"),
     ],
-    ids=[
-        "latin",
-        "utf16",
-        "utf16-le",
-        "utf16-be",
-        "nul",
-        "cut-gz",
-        "cut-xz",
-        "no-bz2",
-        "no-xz",
-        "cut-zst",
-        "no-zst",
-        "no-gz",
-    ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
