@@ -37,11 +37,12 @@ def pairs_of_file(spec: CorpusSpec) -> Iterator[Pair]:
     Raises `InputError` for a file that cannot be read or is not of these languages, or a library that is missing.
     """
     read = {".po": _po, ".parquet": _parquet, **dict.fromkeys((".tmx", *XLIFF), _units)}
+    spaced = str if spec.file_format == ".parquet" else single_spaced  # like JSONL: a language model may read code
     for number, (source, target) in enumerate(read.get(spec.file_format, _table)(spec), start=1):
         if "\0" in source or "\0" in target:
             raise InputError(f"{spec.file}: pair {number} has a NUL character")
         is_name = source.lower().endswith(AUDIO_FILES)
-        yield source if is_name else single_spaced(source), single_spaced(target)
+        yield source if is_name else spaced(source), spaced(target)
 
 
 def languages_in(path: Path) -> Sequence[str]:

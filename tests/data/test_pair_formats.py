@@ -141,6 +141,13 @@ def test_the_same_pairs_are_read_from_every_format(make, tmp_path):
     assert count_rows(spec) >= 3 and count_rows(spec, most=1) >= 2
 
 
+@pytest.mark.parametrize("write", [json_lines, parquet])
+def test_spaces_of_records_stay(write, tmp_path):
+    file = tmp_path / {json_lines: "a.jsonl", parquet: "a.parquet"}[write]
+    spec = CorpusSpec(file=write(file, [{"text": "    return 1  # one"}]), text_column="text")
+    assert PairReader(spec).take() == [("    return 1  # one",) * 2]
+
+
 def test_delimiters_in_quotes_are_text(tmp_path):
     file = text(tmp_path / "a.csv", '"so, ""well"", yes";"ja"\n"no";"nein, nein"\n')
     assert pair_of(file) == [('so, "well", yes', "ja"), ("no", "nein, nein")]
