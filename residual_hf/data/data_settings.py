@@ -56,7 +56,9 @@ class CorpusSpec(InputSettings):
     }
 
     text: str | Path | None = movable("language models: text file, in which a blank line ends a document")
-    text_column: str | None = option(None, help="language models: key of the text in `jsonl` or `dataset`")
+    text_column: str | None = option(
+        None, help="language models: key of the text in `jsonl` or `dataset`, whose line breaks become spaces"
+    )
     source: str | Path | None = movable("text file with one sentence per line")
     target: str | Path | None = movable("text file with the translation of each line of `source`")
     file: str | Path | None = movable(
