@@ -181,12 +181,12 @@ def _without_rare_characters(sentences: list[str], coverage: float) -> Iterator[
 
 
 def _train_bpe(sentences: Iterable[str], settings: TokenizerSettings, reserved: Sequence[str]) -> models.BPE:
-    tokenizer = _with_processing(models.BPE(), settings.kind)
+    tokenizer, longest = _with_processing(models.BPE(), settings.kind), settings.max_token_length
     trainer = trainers.BpeTrainer(
-        vocab_size=settings.vocab_size,
+        vocab_size=0 if longest == 1 else settings.vocab_size,  # whatever the length, it joins two characters
         special_tokens=list(reserved),
         min_frequency=settings.min_frequency or 2,
-        max_token_length=settings.max_token_length,
+        max_token_length=longest and longest + 1,  # entries are shorter than it
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if settings.kind == "byte_bpe" else [],
         show_progress=False,
     )

@@ -37,7 +37,7 @@ def prepared(spec, folder, valid=None, **settings):
     splits = {"train": spec, "valid": valid or spec}
     data = DataSettings(**{name: (each,) for name, each in splits.items()}, **settings)
     texts = {name: [read_parallel(each)] for name, each in splits.items()}
-    tokenizer = TokenizerSettings(vocab_size=300, max_token_length=1)
+    tokenizer = TokenizerSettings(vocab_size=300, max_token_length=2)
     return prepare_speech(Preparation(texts, data, tokenizer, folder, CONFIG, max_tokens=None, seed=1))
 
 

@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import threading
+from itertools import product
 
 import pytest
 from support.processes import run_forked
@@ -237,10 +238,11 @@ def test_frequency_and_length_limits():
     words = "housebuilding " * 3 + "seldom"
     assert "▁seldom" in train_tokenizer([words], TokenizerSettings(vocab_size=400, min_frequency=1)).get_vocab()
     assert "▁seldom" not in train_tokenizer([words], TokenizerSettings(vocab_size=400, min_frequency=2)).get_vocab()
-    for kind in ("bpe", "unigram"):
-        settings = TokenizerSettings(vocab_size=400, kind=kind, max_token_length=4)
+    for kind, limit in product(("bpe", "byte_bpe", "unigram"), (1, 2, 3, 4)):
+        settings = TokenizerSettings(vocab_size=400, kind=kind, max_token_length=limit)
         learned = set(train_tokenizer([words] * 9, settings).get_vocab())
-        assert max(len(token) for token in learned if not token.startswith("<")) <= 4
+        longest = max(len(token) for token in learned if not token.startswith("<"))
+        assert longest == limit or (kind == "unigram" and longest < limit)
 
 
 @pytest.mark.parametrize(
