@@ -182,6 +182,8 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     assert mixed.returncode == 2 and "BLEU of different tokenizers: 13a, char" in mixed.stderr
     other.write_text(metrics)
     assert wrong.returncode == 2 and "--metric: 'rouge' given, must be one of rouge1, rouge2, rougeL" in wrong.stderr
+    twice = run_here(ROOT / "examples" / "comparison" / "differences.py", *compared[0], records[0], records[2])
+    assert twice.returncode == 2 and "given twice, or in two places: copied_s1" in twice.stderr
     alone = run_here(ROOT / "examples" / "comparison" / "differences.py", *compared[0], compared[1][0])
     assert alone.returncode == 2 and "one run only: post_ln_1l; a mode needs two seeds" in alone.stderr
 

@@ -176,13 +176,24 @@ def modes_of(groups: Mapping[str, Sequence[Run | dict]], metric: str) -> list[Mo
     return modes
 
 
+def is_record(folder: Path) -> bool:
+    return folder.suffix == ".json" and folder.is_file()
+
+
+def names_of(folders: Sequence[Path]) -> list[str]:
+    """The names of runs. Raises `InputError` for one that is given twice, which would count as another seed."""
+    names = [folder.stem if is_record(folder) else folder.resolve().name for folder in folders]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"given twice, or in two places: {', '.join(twice)}")
+    return names
+
+
 def read(folders: Sequence[Path]) -> dict[str, list[Run | dict]]:
     """The runs of each mode. Raises `InputError` for folders that cannot be compared."""
     groups = defaultdict(list)
-    for folder in folders:
-        is_record = folder.suffix == ".json" and folder.is_file()
-        name = folder.stem if is_record else folder.name
-        groups[re.sub(r"_s\d+$", "", name)].append(read_json(folder) if is_record else Run.read(folder, finished=True))
+    for folder, name in zip(folders, names_of(folders), strict=True):
+        run = read_json(folder) if is_record(folder) else Run.read(folder, finished=True)
+        groups[re.sub(r"_s\d+$", "", name)].append(run)
     if alone := [name for name, runs in groups.items() if len(runs) < 2]:
         raise InputError(f"one run only: {', '.join(alone)}; a mode needs two seeds or more")
     if len(groups) < 2:
@@ -233,8 +244,8 @@ def main() -> None:
     try:
         if options.record is not None:
             options.record.mkdir(parents=True, exist_ok=True)
-            for folder in options.folders:
-                write_json_lines(options.record / f"{folder.name}.json", [recorded(Run.read(folder, finished=True))])
+            for folder, name in zip(options.folders, names_of(options.folders), strict=True):
+                write_json_lines(options.record / f"{name}.json", [recorded(Run.read(folder, finished=True))])
             return
         print(tables(modes_of(read(options.folders), options.metric)))
     except InputError as error:
