@@ -1,8 +1,10 @@
 """Sentence pairs in the files of translators and offices: TMX, XLIFF, PO, CSV, TSV, Excel, parquet."""
 
 import csv
+import gettext
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -90,11 +92,16 @@ def _units(spec: CorpusSpec) -> Iterator[Pair]:
 def _po(spec: CorpusSpec) -> Iterator[Pair]:
     catalogue = read_po(spec.files[0])
     forward = is_forward(spec, None, catalogue.metadata.get("Language") or None)
+    rule, numbers = catalogue.metadata.get("Plural-Forms", "").partition("plural=")[2].partition(";")[0], (0, -1)
+    with suppress(ValueError, ArithmeticError):  # for a missing or wrong rule
+        of = gettext.c2py(rule)
+        numbers = of(1), of(100)
     for entry in catalogue.translated_entries():
         pairs = [(entry.msgid, entry.msgstr)]
-        if entry.msgid_plural:  # the last form is that of large numbers
+        if entry.msgid_plural:  # whose translation is that of a hundred things
             forms = [entry.msgstr_plural[number] for number in sorted(entry.msgstr_plural)]
-            pairs = [(entry.msgid, forms[0]), (entry.msgid_plural, forms[-1])][: len(forms)]
+            one, many = numbers if max(numbers) < len(forms) else (0, -1)
+            pairs = [(entry.msgid, forms[one]), (entry.msgid_plural, forms[many])][: len(forms)]
         yield from (pair if forward else pair[::-1] for pair in pairs)
 
 
@@ -205,8 +212,7 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
 
 
 def _parquet(spec: CorpusSpec) -> Iterator[Pair]:
-    rows = _parquet_rows(spec.files[0])
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(_parquet_rows(spec.files[0]), start=1):
         yield record_pair(row, spec, f"{spec.file}: row {number}")
 
 

@@ -148,6 +148,25 @@ def test_spaces_of_records_stay(write, tmp_path):
     assert PairReader(spec).take() == [("    return 1  # one",) * 2]
 
 
+@pytest.mark.parametrize(
+    ("rule", "forms"),
+    [
+        (
+            "nplurals=4; plural=(n%100==1 ? 1 : n%100==2 ? 2 : n%100==3 || n%100==4 ? 3 : 0);",
+            ["psov", "pes", "-", "-"],
+        ),
+        ("nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2);", ["pes", "psov", "nič"]),  # as of Latvian
+        *((rule, ["pes", "psi", "psov"]) for rule in ("plural=(n == 1 ? 1 : 5);", "plural=n%0;", "", "plural=(n")),
+    ],
+)
+def test_plurals_of_po_are_those_of_its_rule(rule, forms, tmp_path):
+    lines = [f'msgstr[{number}] "{form}"' for number, form in enumerate(forms)]
+    head = f'msgid ""\nmsgstr ""\n"Language: sl\\n"\n"Plural-Forms: {rule}\\n"\n\n'
+    file = text(tmp_path / "a.po", head + "\n".join(['msgid "a dog"', 'msgid_plural "dogs"', *lines]) + "\n")
+    spec = CorpusSpec(file=file, source_lang="en", target_lang="sl")
+    assert PairReader(spec).take() == [("a dog", "pes"), ("dogs", "psov")]
+
+
 def test_delimiters_in_quotes_are_text(tmp_path):
     file = text(tmp_path / "a.csv", '"so, ""well"", yes";"ja"\n"no";"nein, nein"\n')
     assert pair_of(file) == [('so, "well", yes', "ja"), ("no", "nein, nein")]
