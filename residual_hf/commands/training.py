@@ -129,8 +129,7 @@ def run_average(options: argparse.Namespace) -> None:
     from residual_hf.runs.final_model import average_run
 
     of = "last" if options.best is None else "best"
-    overwrite, count = options.overwrite, getattr(options, of)
-    chosen = average_run(options.folder, options.output_dir, count, of=of, overwrite=overwrite)
+    chosen = average_run(options.folder, options.output_dir, getattr(options, of), of=of, overwrite=options.overwrite)
     print(f"{options.output_dir}: the average of {', '.join(path.name for path in chosen)}")
 
 

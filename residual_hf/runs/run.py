@@ -107,6 +107,5 @@ def train_on(
 
 
 def record_start(recipe: Recipe, texts: Corpora, folder: Path) -> None:
-    data = describe_data(recipe.data, texts)
-    begin_record(folder, recipe.training.seed, this_process().num_processes, data)
+    begin_record(folder, recipe.training.seed, this_process().num_processes, describe_data(recipe.data, texts))
     write_atomically(folder / "recipe.yaml", dump_yaml(recipe.as_dict()))
