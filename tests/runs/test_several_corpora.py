@@ -105,13 +105,6 @@ def test_text_that_moses_has_tokenised_is_scored_as_tokens_and_as_text(tmp_path)
     assert any("eval_tokenized_bleu" in record for record in logged)
 
 
-def test_raw_targets_of_another_length_are_refused(tmp_path):
-    values = make_recipe(tmp_path).as_dict()
-    values["data"]["test"]["raw_target"] = str(tmp_path / "train.de")
-    with pytest.raises(InputError, match="corpus.raw_target: .*300 lines for 9 pairs"):
-        train(from_mapping(Recipe, values))
-
-
 def test_translations_are_detokenized_by_the_rules_of_their_language(tmp_path):
     texts = {"hypotheses": ["l&apos; homme", "it &apos;s"], "references": ["l'homme", "it's"]}
     for name, lines in texts.items():
