@@ -17,7 +17,7 @@ from .background import BackgroundCall
 from .batching import TokenBudgetSampler
 from .cleaning import clean_corpus, pair_filter
 from .corpus import ParallelCorpus, mixing_probabilities, numbered
-from .data_settings import MOVABLE, DataSettings
+from .data_settings import MOVABLE, SPLITS, DataSettings
 from .encoding import CHUNK, EncodedCorpus
 from .marked_text import training_edits, with_capitals
 from .multilingual import training_pairs
@@ -167,9 +167,7 @@ class StreamedBatches(IterableDataset):
             asdict(spec) | dict.fromkeys((*MOVABLE, "dataset")) | {"bytes": [f.stat().st_size for f in spec.files]}
             for spec in self.data.train
         ]
-        reading = asdict(self.data)
-        for name in ("train", "valid", "test", "glossary"):
-            del reading[name]
+        reading = {name: value for name, value in asdict(self.data).items() if name not in (*SPLITS, "glossary")}
         shares = {"probabilities": self.probabilities, "max_length": self.max_length}
         return {"corpora": corpora} | reading | shares | self.sampling
 
