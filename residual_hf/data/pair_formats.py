@@ -92,15 +92,11 @@ def _units(spec: CorpusSpec) -> Iterator[Pair]:
 def _po(spec: CorpusSpec) -> Iterator[Pair]:
     catalogue = read_po(spec.files[0])
     forward = is_forward(spec, None, catalogue.metadata.get("Language") or None)
-    rule, numbers = catalogue.metadata.get("Plural-Forms", "").partition("plural=")[2].partition(";")[0], (0, -1)
-    with suppress(ValueError, ArithmeticError):  # for a missing or wrong rule
-        of = gettext.c2py(rule)
-        numbers = of(1), of(100)
     for entry in catalogue.translated_entries():
         pairs = [(entry.msgid, entry.msgstr)]
         if entry.msgid_plural:  # whose translation is that of a hundred things
             forms = [entry.msgstr_plural[number] for number in sorted(entry.msgstr_plural)]
-            one, many = numbers if max(numbers) < len(forms) else (0, -1)
+            one, many = forms_of_one_and_many(catalogue, len(forms))
             pairs = [(entry.msgid, forms[one]), (entry.msgid_plural, forms[many])][: len(forms)]
         yield from (pair if forward else pair[::-1] for pair in pairs)
 
@@ -123,6 +119,16 @@ def read_po(path: Path) -> Any:
         charset = f"; its charset is {named[2].decode()}" if named else ""
         charset = "; it looks like UTF-16, which gettext does not read" if b"\0" in content else charset
         raise InputError(f"{path}: cannot be read as a PO file: {error}{charset}") from error
+
+
+def forms_of_one_and_many(catalogue: Any, forms: int) -> tuple[int, int]:
+    """Which of the plural forms of a PO file are those of one thing and of a hundred things, by its rule."""
+    rule = catalogue.metadata.get("Plural-Forms", "").partition("plural=")[2].partition(";")[0]
+    with suppress(ValueError, ArithmeticError):  # for a missing or wrong rule
+        of = gettext.c2py(rule)
+        if (numbers := (of(1), of(100))) and max(numbers) < forms:
+            return numbers
+    return 0, forms - 1
 
 
 def _table(spec: CorpusSpec) -> Iterator[Pair]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import XML_SPACE, XMLText, etree, read_xml, serialized
 from residual_hf.data.language_names import bcp47
-from residual_hf.data.pair_formats import PO_CHARSET, read_po
+from residual_hf.data.pair_formats import PO_CHARSET, forms_of_one_and_many, read_po
 from residual_hf.data.xml_pairs import SHOWN, UNTRANSLATED, is_break, segment_text, segments_of, variable_of
 from residual_hf.generation.generation_settings import FILL
 from residual_hf.generation.markup import Block, Inline
@@ -53,7 +53,7 @@ DEFAULTS = CatalogueOptions()
 
 
 class POFile(DocumentFile):
-    """A message catalogue of gettext. Of plural forms, the first is translated from the singular.
+    """A message catalogue of gettext. Of plural forms, that of one thing is translated from the singular.
 
     polib reads it, but what changes is written into its text, because translate-toolkit wraps lines anew.
     """
@@ -68,9 +68,10 @@ class POFile(DocumentFile):
             if entry.obsolete:
                 continue
             forms = sorted(entry.msgstr_plural.items()) if entry.msgid_plural else [(0, entry.msgstr)]
+            one = forms_of_one_and_many(catalogue, len(forms))[0] if entry.msgid_plural else 0
             several = entry.msgid_plural and len(forms) == 1
             for number, text in forms:
-                source = entry.msgid_plural if number or several else entry.msgid
+                source = entry.msgid_plural if number != one or several else entry.msgid
                 wanted = options.wants(not text, entry.fuzzy)
                 found.append((source, wanted, options.mark_fuzzy and not entry.fuzzy))
         places = list(self._translations())

@@ -292,6 +292,15 @@ msgstr "fertig"
 """
 
 
+def test_the_singular_is_translated_into_the_form_of_one_thing(tmp_path, monkeypatch):
+    head = (
+        r'msgid ""' "\n" r'msgstr "Plural-Forms: nplurals=3; plural=(n%100==1 ? 1 : n%100==2 ? 2 : 0);\n"'
+    )  # of Slovenian
+    plural = f'{head}\n\nmsgid "file"\nmsgid_plural "files"\n' + "".join(f'msgstr[{form}] ""\n' for form in range(3))
+    filled = plural.replace('] ""', '] "FILES"').replace('[1] "FILES"', '[1] "FILE"')
+    assert upper_text(monkeypatch, tmp_path / "a.po", plural) == filled
+
+
 def test_translations_of_a_catalogue_are_marked_and_chosen(tmp_path, monkeypatch):
     path = tmp_path / "a.po"
     path.write_text(MARKS)
