@@ -237,7 +237,7 @@ class MHC(MultiStream):
         matrix = kronecker(logits, self.static_mix.shape[0]) if is_product else sinkhorn(logits)
         return (
             torch.sigmoid(self.static_read + reading * read),
-            matrix.transpose(-1, -2),
+            matrix.transpose(-1, -2).contiguous(),  # a compiled region has wrong gradients for other layouts
             2 * torch.sigmoid(self.static_write + writing * write),
         )
 

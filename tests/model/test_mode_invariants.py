@@ -10,6 +10,7 @@ from support.models import OURS, SOURCE, TARGET, copy_shared, logits_in_pieces, 
 from support.reference import FIXTURES
 from torch import nn
 
+from residual_hf.model import modes_multi_stream
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modes_gpas import GPAS
@@ -163,6 +164,23 @@ def test_compiled_sinkhorn_has_the_values_and_gradients_of_its_steps():
             torch.autograd.grad((m * weights).sum(), logits, retain_graph=True)[0] for m in (made, expected.exp())
         ]
         torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.slow
+def test_two_compiled_sublayers_of_mhc_have_their_gradients(monkeypatch):
+    """By the C++ compiler: the backends of other tests do not compile the region that sub-layers share."""
+    monkeypatch.setattr(modes_multi_stream, "SINKHORN_ROUNDS", 1)
+    layer = randomise(make("mhc")).model.encoder.layers[0]
+    x, weights = torch.randn(2, 3, 16, requires_grad=True), torch.randn(4, 2, 3, 16)
+
+    def loss(x):
+        stream = layer.self_attn_residual((x,) * 4, torch.tanh)
+        return (torch.stack(layer.ffn_residual(stream, torch.tanh)) * weights).sum()
+
+    torch._dynamo.reset()
+    inputs = [x, *layer.self_attn_residual.parameters()]
+    expected, found = (torch.autograd.grad(f(x), inputs) for f in (loss, torch.compile(loss, fullgraph=True)))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("streams", [1, 3, 6])
