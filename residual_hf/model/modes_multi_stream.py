@@ -226,7 +226,6 @@ class MHC(MultiStream):
         self.dynamic_weight = nn.Parameter(torch.zeros(2 * n + self.static_mix.numel(), n * config.d_model))
         self.dynamic_scale = nn.Parameter(torch.full((3,), 0.01))  # of reading, writing and mixing
 
-    @torch.compiler.nested_compile_region  # compiled once and not for every sub-layer
     def weights(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         n = self.options.streams
         dynamic = nn.functional.linear(self.weights_norm(states.flatten(-2)), self.dynamic_weight)
@@ -237,7 +236,7 @@ class MHC(MultiStream):
         matrix = kronecker(logits, self.static_mix.shape[0]) if is_product else sinkhorn(logits)
         return (
             torch.sigmoid(self.static_read + reading * read),
-            matrix.transpose(-1, -2).contiguous(),  # a compiled region has wrong gradients for other layouts
+            matrix.transpose(-1, -2),
             2 * torch.sigmoid(self.static_write + writing * write),
         )
 

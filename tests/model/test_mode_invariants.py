@@ -168,7 +168,7 @@ def test_compiled_sinkhorn_has_the_values_and_gradients_of_its_steps():
 
 @pytest.mark.slow
 def test_two_compiled_sublayers_of_mhc_have_their_gradients(monkeypatch):
-    """By the C++ compiler: the backends of other tests do not compile the region that sub-layers share."""
+    """By the C++ compiler, whose gradients are wrong for `torch.compiler.nested_compile_region`."""
     monkeypatch.setattr(modes_multi_stream, "SINKHORN_ROUNDS", 1)
     layer = randomise(make("mhc")).model.encoder.layers[0]
     x, weights = torch.randn(2, 3, 16, requires_grad=True), torch.randn(4, 2, 3, 16)
