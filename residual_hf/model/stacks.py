@@ -117,18 +117,12 @@ class ResidualPreTrainedModel(PreTrainedModel):
     @property
     def _keys_to_ignore_on_save(self) -> set[str]:
         """The keys that are tied at the moment, so that a table that was untied later is saved."""
-        tied = getattr(self, "all_tied_weights_keys", {})
-        return {name for name, source in tied.items() if self._parameter(name) is self._parameter(source)}
+        tied, own = getattr(self, "all_tied_weights_keys", {}), dict(self.named_parameters(remove_duplicate=False))
+        return {name for name, source in tied.items() if own.get(name) is own.get(source)}
 
     @_keys_to_ignore_on_save.setter
     def _keys_to_ignore_on_save(self, value: set[str]) -> None:
         """Ignore the assignment in `post_init`: the getter computes the value."""
-
-    def _parameter(self, name: str) -> nn.Parameter | None:
-        try:
-            return self.get_parameter(name)
-        except AttributeError:  # of a module that an adapter has replaced
-            return None
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear) and not hasattr(module, "role") and module.bias is not None:

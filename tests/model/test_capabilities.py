@@ -121,11 +121,8 @@ def test_training_step_is_one_graph():
     torch._dynamo.reset()
     model = randomise(make("resi_dual", encoder_layers=1, decoder_layers=1)).train()
     plain = gradients(model)
-    model.zero_grad()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    compiled(input_ids=SOURCE, attention_mask=SOURCE.ne(1), labels=LABELS).loss.backward()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, plain[name], rtol=1e-4, atol=1e-6)
+    compiled = gradients(torch.compile(model, fullgraph=True, backend="aot_eager"))
+    torch.testing.assert_close([*compiled.values()], [*plain.values()], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

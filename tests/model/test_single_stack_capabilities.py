@@ -54,12 +54,8 @@ def test_training_step_is_one_graph():
     torch._dynamo.reset()
     model = causal(num_hidden_layers=1).train()
     plain = gradients(model)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    model.zero_grad()
-    ids, mask = left_padded()
-    compiled(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)).loss.backward()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, plain[name], rtol=1e-4, atol=1e-6)
+    compiled = gradients(torch.compile(model, fullgraph=True, backend="aot_eager"))
+    torch.testing.assert_close([*compiled.values()], [*plain.values()], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["resi_dual", "b2t", "attention_residuals", "realformer"])
