@@ -10,6 +10,7 @@ its noun, but the noun does so more. `examples/benchmarks/README.md` has the acc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from .placeholders import BARE_WORD, WORD, Edit, EditedText
 
 ROUNDS, NO_WORD = 2, 0.03
 """Rounds of Sinkhorn and Knopp, in which words compete for those of the source, and the share of no word."""
+SWITCHING = Lock()
 TOKENS_TOGETHER = 2000  # tokens of a side whose logits are in memory at a time
 Array = np.ndarray
 Spans = Sequence[tuple[int, int]] | Array
@@ -213,13 +215,14 @@ def padded(rows: Sequence[list[int]], pad: int) -> Tensor:
 
 @contextmanager
 def eager_attention(model: Any) -> Iterator[None]:
-    """Context in which a model computes attention weights that it can return."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
+    """Context in which a model computes attention weights that it can return, in one thread at a time."""
+    with SWITCHING:
+        before = model.config._attn_implementation
+        model.set_attn_implementation("eager")
+        try:
+            yield
+        finally:
+            model.set_attn_implementation(before)
 
 
 def token_spans(tokenizer: Any, ids: list[int], text: str, in_target: bool = False) -> Array:

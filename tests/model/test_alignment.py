@@ -1,9 +1,18 @@
+from threading import Thread
+
 import numpy as np
 import pytest
 import torch
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
-from residual_hf.model.alignment import AlignedTokens, Alignment, align, alignment_weights, token_spans
+from residual_hf.model.alignment import (
+    AlignedTokens,
+    Alignment,
+    align,
+    alignment_weights,
+    eager_attention,
+    token_spans,
+)
 from residual_hf.model.pipeline_translation import TranslationPipeline
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
@@ -34,6 +43,22 @@ def test_links_and_scores_are_of_words_without_their_punctuation():
     assert found.links == [(1, 0), (2, 1)] and str(found) == "1-0 2-1"
     assert found.word_scores == pytest.approx([0.25, 0.25])
     assert part.between([(0, 8), (8, 13)], [(0, 8), (8, 15)]).sum(1) == pytest.approx([1, 1])
+
+
+def test_threads_switch_to_attention_weights_one_after_the_other(model):
+    entered = []
+
+    def enter():
+        with eager_attention(model):
+            entered.append(model.config._attn_implementation)
+
+    before, other = model.config._attn_implementation, Thread(target=enter)
+    with eager_attention(model):
+        other.start()
+        other.join(0.1)
+        assert not entered
+    other.join()
+    assert entered == ["eager"] and model.config._attn_implementation == before
 
 
 def test_words_compete_for_those_of_the_source():
