@@ -70,11 +70,11 @@ class ResidualConfig(PreTrainedConfig):
         encoder_ln_mode_options, decoder_ln_mode_options: options of one stack, which override `ln_mode_options`.
         admin_profile: initial shortcut scales of `"admin"`, one per sub-layer, encoder first; see `profile_admin`.
         norm_type: `"layer_norm"`, `"rms_norm"`, `"scale_norm"`, `"ada_norm"`, or a function in the place of a norm,
-            `"dynamic_tanh"` (DyT) or `"dynamic_erf"` (Derf). By default each stack uses the norm of its mode.
+            `"dynamic_tanh"` (DyT) or `"dynamic_erf"` (Derf). By default that of the mode with which a config is made.
         encoder_norm_type, decoder_norm_type: norm of one stack, instead of `norm_type`.
         ada_norm_scale: the constant C of `"ada_norm"`: 2 in the authors' code, 1 in its README.
         init_style: distributions of the initial weights, such as `"fairseq_main"` (ResiDual) or `"fairseq_legacy"`
-            (Admin). By default each stack uses the style of its mode.
+            (Admin). By default that of the mode with which a config is made.
         encoder_init_style, decoder_init_style: style of one stack, instead of `init_style`.
         branch_warmup: factor on all branches that grows from 0 to 1 in training, see `BranchWarmupSettings`:
             `{"schedule": "linear", "updates": 1000}`. None: that of the mode, which only `"branch_norm"` has.
