@@ -5,14 +5,8 @@ import pytest
 import torch
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
-from residual_hf.model.alignment import (
-    AlignedTokens,
-    Alignment,
-    align,
-    alignment_weights,
-    eager_attention,
-    token_spans,
-)
+from residual_hf.model import alignment as alignments
+from residual_hf.model.alignment import AlignedTokens, Alignment, align, alignment_weights, token_spans
 from residual_hf.model.pipeline_translation import TranslationPipeline
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
@@ -49,11 +43,11 @@ def test_threads_switch_to_attention_weights_one_after_the_other(model):
     entered = []
 
     def enter():
-        with eager_attention(model):
+        with alignments.eager_attention(model):
             entered.append(model.config._attn_implementation)
 
     before, other = model.config._attn_implementation, Thread(target=enter)
-    with eager_attention(model):
+    with alignments.eager_attention(model):
         other.start()
         other.join(0.1)
         assert not entered

@@ -12,16 +12,8 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 def begun_with(model, **inputs):
     """What enters the first layer of each stack: the sum of tokens and positions."""
-    seen, hooks = {}, []
-    for stack in ("encoder", "decoder"):
-        layer = getattr(model.model, stack).layers[0]
-        hooks.append(
-            layer.register_forward_pre_hook(lambda _, given, stack=stack: seen.update({stack: given[0].detach()}))
-        )
-    model(**inputs)
-    for hook in hooks:
-        hook.remove()
-    return seen
+    states = model(**inputs, output_hidden_states=True)
+    return {stack: states[f"{stack}_hidden_states"][0].detach() for stack in ("encoder", "decoder")}
 
 
 def rows_equal(one, other):
