@@ -183,19 +183,6 @@ def test_updates_compile_nothing_again():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_gradient_checkpointing_recomputes_with_the_factor(reentrant):
-    def gradients():
-        model.zero_grad()
-        model(SOURCE, attention_mask=SOURCE.ne(1), labels=TARGET).loss.backward()
-        return [parameter.grad.clone() for parameter in model.parameters()]
-
-    model = warming("deep_norm").train()
-    expected = gradients()
-    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-    torch.testing.assert_close(gradients(), expected)
-
-
 def test_admin_is_profiled_as_if_the_warm_up_were_finished():
     batch = {"input_ids": SOURCE, "attention_mask": SOURCE.ne(1), "labels": TARGET}
     model, plain = make("admin", branch_warmup=WARMUP), make("admin")

@@ -119,12 +119,6 @@ def test_scores_are_not_divided_by_default():
     assert sublayer.with_scores(torch.ones(1), None)[1] == (None, 1.0)
 
 
-def test_stacks_may_differ():
-    hybrid = make("post_ln", decoder_ln_mode="pre_ln").model
-    assert {type(layer.ffn_residual) for layer in hybrid.encoder.layers} == {PostLN}
-    assert {type(layer.ffn_residual) for layer in hybrid.decoder.layers} == {PreLN}
-
-
 def test_layers_name_no_mode():
     """Neither layers nor stacks know a mode: adding one touches one file."""
     text = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (layers, stacks))
