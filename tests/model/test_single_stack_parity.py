@@ -20,13 +20,11 @@ def ours(weights, **fields):
 
 def assert_equal(model, other, table):
     ids, mask = left_padded()
-    real = mask.bool()
-    expected = other(ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100))
-    found = model(ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100))
-    assert torch.allclose(found.logits[real], expected.logits[real], rtol=0, atol=1e-5)
+    labels = ids.masked_fill(mask == 0, -100)
+    expected, found = (each(ids, attention_mask=mask, labels=labels) for each in (other, model))
+    assert torch.allclose(found.logits[mask.bool()], expected.logits[mask.bool()], rtol=0, atol=1e-5)
     assert torch.allclose(found.loss, expected.loss, rtol=0, atol=1e-5)
-    found.loss.backward()
-    expected.loss.backward()
+    (found.loss + expected.loss).backward()
     gradient = model.get_input_embeddings().weight.grad
     assert torch.allclose(gradient, table.grad, rtol=0, atol=1e-5)
     options = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
