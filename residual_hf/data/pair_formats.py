@@ -126,8 +126,9 @@ def forms_of_one_and_many(catalogue: Any, forms: int) -> tuple[int, int]:
     rule = catalogue.metadata.get("Plural-Forms", "").partition("plural=")[2].partition(";")[0]
     with suppress(ValueError, ArithmeticError):  # for a missing or wrong rule
         of = gettext.c2py(rule)
-        if (numbers := (of(1), of(100))) and max(numbers) < forms:
-            return numbers
+        one, many = of(1), of(100)
+        if max(one, many) < forms:
+            return one, many
     return 0, forms - 1
 
 
