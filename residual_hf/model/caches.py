@@ -6,13 +6,14 @@ from dataclasses import fields
 from functools import wraps
 from typing import Any, TypeVar
 
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_outputs import Seq2SeqModelOutput
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 CACHE = "cache" if any(field.name == "cache" for field in fields(Seq2SeqModelOutput)) else "past_key_values"
 """Name of a cache in arguments and outputs of the installed Transformers."""
+RUNS_ONCE = "a mode that does not run each self-attention once needs use_cache=False to decode"
 
 
 def accepts_cache(forward: Method) -> Method:
@@ -43,3 +44,9 @@ def static_length(past_key_values: Any) -> int | None:
     """The places of a static cache, None for others."""
     layers = getattr(self_attention_cache(past_key_values), "layers", None)
     return getattr(layers[0], "max_cache_len", None) if layers else None
+
+
+def check_runs(own: Cache, tokens: int) -> None:
+    """Raise `ValueError` if some self-attention has not added each of the `tokens` to a growing cache once."""
+    if isinstance(own, DynamicCache) and {layer.get_seq_length() for layer in own.layers} != {tokens}:
+        raise ValueError(RUNS_ONCE)

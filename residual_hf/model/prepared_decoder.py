@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from .caches import RUNS_ONCE
 from .connections import ResidualConnection, Sublayer, slot
 from .fingerprint import Fingerprint
 from .kernels import Projection
@@ -128,7 +129,7 @@ class TargetCache:
 
     def __init__(self, states: Tensor):
         """`states`: an empty tensor of that shape, with room for no token."""
-        self.length = 0
+        self.length = self.appended = 0
         self._hold(states)
 
     def _hold(self, states: Tensor) -> None:
@@ -141,9 +142,11 @@ class TargetCache:
             room = self.states.new_empty(*self.states.shape[:4], self.GROWTH, self.states.shape[5])
             self._hold(torch.cat((self.states, room), dim=4))
         self.length += 1
+        self.appended = 0
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Write the newest token of each row, (rows, heads, 1, head_dim); returns all, (rows, heads, tokens, ...)."""
+        self.appended += 1
         keys, values = self.layers[layer]
         keys.narrow(2, self.length - 1, 1).copy_(key)
         values.narrow(2, self.length - 1, 1).copy_(value)
@@ -213,6 +216,8 @@ class LayerDecoder(Decoder):
         stream = self.decoder.boundary.begin(hidden_states.view(self.source.sentences, -1, hidden_states.shape[-1]))
         for connection, sublayer in self.sublayers:
             stream = connection(stream, sublayer)
+        if self.target.appended != len(self.target.layers):
+            raise ValueError(RUNS_ONCE)
         return self.logits(self.decoder.boundary.end(stream)).flatten(0, 1).float()
 
     def select(self, rows: Array) -> None:

@@ -20,7 +20,7 @@ from typing_extensions import Unpack
 
 from .adaptive import AdaptiveEmbedding
 from .branch_warmup import branch_warmups
-from .caches import CACHE, accepts_cache, self_attention_cache, static_length
+from .caches import CACHE, accepts_cache, check_runs, self_attention_cache, static_length
 from .checksums import of_model, refuse_damage
 from .configuration_residual import ResidualConfig
 from .embeddings import (
@@ -395,6 +395,7 @@ class ResidualDecoder(ResidualStack):
             position_ids=position_ids,
             **{CACHE: None if past_key_values is None else self_attention_cache(past_key_values)},
         )
+        given = past_key_values
         if use_cache and past_key_values is None:  # after the mask: with a cache it does not tell packed texts apart
             past_key_values = DynamicCache(config=self.config)
             if self.config.is_encoder_decoder:
@@ -419,4 +420,6 @@ class ResidualDecoder(ResidualStack):
             **{CACHE: past_key_values},
             **kwargs,
         )
+        if given is not None:
+            check_runs(self_attention_cache(given), past_length + embeddings.shape[1])
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **{CACHE: past_key_values})

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from native.test_decoder import FP32, assert_near_the_model, compare_steps
-from support.models import make, randomise
+from support.models import SOURCE, make, randomise
 from support.native_library import isa, needs_kernels  # noqa: F401
 from torch import nn
 
@@ -148,7 +148,14 @@ def test_what_is_left_to_pytorch(model_with, change, reason):
 
 @pytest.mark.parametrize("forward", [lambda self, stream, f: (f(f(stream[0])),), lambda self, stream, f: stream])
 def test_a_sublayer_that_does_not_run_once(model_with, forward):
-    assert "a sub-layer that does not run once" in missing_support(model_with(forward))
+    model = model_with(forward)
+    assert "a sub-layer that does not run once" in missing_support(model)
+    source = {"input_ids": SOURCE, "attention_mask": SOURCE.ne(1)}
+    for loop in ({}, {"fast_decoding": False}):
+        with pytest.raises(ValueError, match="does not run each self-attention once needs use_cache=False"):
+            model.generate(**source, max_new_tokens=3, **loop)
+    start, first = model.generate(**source, max_new_tokens=1, use_cache=False).unbind(1)
+    assert torch.equal(model(**source, decoder_input_ids=start[:, None]).logits[:, -1].argmax(-1), first)
 
 
 def test_during_an_accelerated_training():
