@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from study import outcome, read_runs
+from study import outcome
 
-from residual_hf.base.files import append_json_lines
+from residual_hf.base.files import append_json_lines, undamaged_entries
 from residual_hf.base.tables import as_markdown
 from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.runs.check import Check
@@ -93,9 +93,9 @@ def main() -> None:
     )
     args = parser.parse_args()
     args.file.parent.mkdir(parents=True, exist_ok=True)
-    lines = read_runs(args.file)
+    lines = undamaged_entries(args.file)
     done = [[line.get(name) for name in RUN] for line in lines]
-    for run in read_runs(args.runs):
+    for run in undamaged_entries(args.runs):
         if [run[name] for name in RUN] in done:
             continue
         lines.append(check(run, args.seconds, args.modes))
