@@ -13,7 +13,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 CACHE = "cache" if any(field.name == "cache" for field in fields(Seq2SeqModelOutput)) else "past_key_values"
 """Name of a cache in arguments and outputs of the installed Transformers."""
-RUNS_ONCE = "a mode that does not run each self-attention once needs use_cache=False to decode"
+RUNS_ONCE = "self-attention runs twice, or not in the first layer, which makes its cache wrong: give use_cache=False"
 
 
 def accepts_cache(forward: Method) -> Method:
@@ -47,6 +47,7 @@ def static_length(past_key_values: Any) -> int | None:
 
 
 def check_runs(own: Cache, tokens: int) -> None:
-    """Raise `ValueError` if some self-attention has not added each of the `tokens` to a growing cache once."""
-    if isinstance(own, DynamicCache) and {layer.get_seq_length() for layer in own.layers} != {tokens}:
+    """Raise `ValueError` if a growing cache has more than `tokens` in a layer, or fewer in the first, which counts."""
+    lengths = [layer.get_seq_length() for layer in own.layers] if isinstance(own, DynamicCache) else [tokens]
+    if lengths[0] != tokens or max(lengths) > tokens:
         raise ValueError(RUNS_ONCE)

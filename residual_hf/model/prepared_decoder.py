@@ -129,7 +129,8 @@ class TargetCache:
 
     def __init__(self, states: Tensor):
         """`states`: an empty tensor of that shape, with room for no token."""
-        self.length = self.appended = 0
+        self.length = 0
+        self.written: set[int] = set()  # layers with the newest token
         self._hold(states)
 
     def _hold(self, states: Tensor) -> None:
@@ -142,11 +143,13 @@ class TargetCache:
             room = self.states.new_empty(*self.states.shape[:4], self.GROWTH, self.states.shape[5])
             self._hold(torch.cat((self.states, room), dim=4))
         self.length += 1
-        self.appended = 0
+        self.written.clear()
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Write the newest token of each row, (rows, heads, 1, head_dim); returns all, (rows, heads, tokens, ...)."""
-        self.appended += 1
+        if layer in self.written:
+            raise ValueError(RUNS_ONCE)
+        self.written.add(layer)
         keys, values = self.layers[layer]
         keys.narrow(2, self.length - 1, 1).copy_(key)
         values.narrow(2, self.length - 1, 1).copy_(value)
@@ -216,8 +219,6 @@ class LayerDecoder(Decoder):
         stream = self.decoder.boundary.begin(hidden_states.view(self.source.sentences, -1, hidden_states.shape[-1]))
         for connection, sublayer in self.sublayers:
             stream = connection(stream, sublayer)
-        if self.target.appended != len(self.target.layers):
-            raise ValueError(RUNS_ONCE)
         return self.logits(self.decoder.boundary.end(stream)).flatten(0, 1).float()
 
     def select(self, rows: Array) -> None:

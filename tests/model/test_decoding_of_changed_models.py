@@ -85,7 +85,7 @@ def keep_dropout(model):
 
 
 REPLACEMENTS = {
-    "layer": lambda model: setattr(model.model.decoder.layers[0], "__class__", Skipping),
+    "layer": lambda model: setattr(model.model.decoder.layers[1], "__class__", Skipping),
     "branch": lambda model: setattr(model.model.decoder.layers[1], "ffn", Adapter(model.model.decoder.layers[1].ffn)),
     "branch of the encoder": lambda model: setattr(model.model.encoder.layers[0].ffn, "__class__", Negated),
     "activation": replace_activation,

@@ -146,16 +146,23 @@ def test_what_is_left_to_pytorch(model_with, change, reason):
     assert reason in missing_support(model)
 
 
-@pytest.mark.parametrize("forward", [lambda self, stream, f: (f(f(stream[0])),), lambda self, stream, f: stream])
-def test_a_sublayer_that_does_not_run_once(model_with, forward):
-    model = model_with(forward)
+@pytest.mark.parametrize("loop", [{}, {"fast_decoding": False}])
+def test_a_sublayer_that_runs_twice(model_with, loop):
+    model = model_with(lambda self, stream, sublayer: (sublayer(sublayer(stream[0])),))
     assert "a sub-layer that does not run once" in missing_support(model)
     source = {"input_ids": SOURCE, "attention_mask": SOURCE.ne(1)}
-    for loop in ({}, {"fast_decoding": False}):
-        with pytest.raises(ValueError, match="does not run each self-attention once needs use_cache=False"):
-            model.generate(**source, max_new_tokens=3, **loop)
+    with pytest.raises(ValueError, match="self-attention runs twice.*give use_cache=False"):
+        model.generate(**source, max_new_tokens=3, **loop)
     start, first = model.generate(**source, max_new_tokens=1, use_cache=False).unbind(1)
     assert torch.equal(model(**source, decoder_input_ids=start[:, None]).logits[:, -1].argmax(-1), first)
+
+
+def test_a_sublayer_that_does_not_run(model_with):
+    model = model_with(lambda self, stream, sublayer: stream)
+    assert "a sub-layer that does not run once" in missing_support(model)
+    assert torch.equal(model.generate(SOURCE), model.generate(SOURCE, use_cache=False))
+    with pytest.raises(ValueError, match="not in the first layer.*give use_cache=False"):
+        model.generate(SOURCE, fast_decoding=False)
 
 
 def test_during_an_accelerated_training():
