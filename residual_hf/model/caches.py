@@ -48,6 +48,7 @@ def static_length(past_key_values: Any) -> int | None:
 
 def check_runs(own: Cache, tokens: int) -> None:
     """Raise `ValueError` if a growing cache has more than `tokens` in a layer, or fewer in the first, which counts."""
-    lengths = [layer.get_seq_length() for layer in own.layers] if isinstance(own, DynamicCache) else [tokens]
-    if lengths[0] != tokens or max(lengths) > tokens:
-        raise ValueError(RUNS_ONCE)
+    if isinstance(own, DynamicCache):
+        lengths = [layer.get_seq_length() for layer in own.layers]
+        if lengths[0] != tokens or max(lengths) > tokens:
+            raise ValueError(RUNS_ONCE)
