@@ -11,6 +11,7 @@ from residual_hf.generation.inline import LINE, Block, links_apart, plain_text
 from .document import DocumentFile, has_text, read_text
 from .literal_text import read_marks, write_marks
 from .markdown_parts import SHORT_LINK, markdown_parser, parsed, parts_of
+from .plain import write_lines
 
 WITH_END = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 ANY_END = re.compile(r"\r\n?")
@@ -86,7 +87,7 @@ class MarkdownFile(DocumentFile):
             written += [*self._between(place, span.start), text.replace("\n", f"{end}{span.prefix}")]
             place = span.end
         written += self._between(place, (len(self._lines), 0))
-        path.write_text("".join(written), encoding="utf-8", newline="")
+        write_lines(path, written)
 
     def _written(self, block: Block, span: TextRange) -> str:
         """A block as it is read again: with the escapes of the source, or with all."""

@@ -37,8 +37,7 @@ class TextFile(DocumentFile):
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         pairs = zip(self._lines, map(write_marks, blocks), strict=True)
-        written = (text + line[len(line.rstrip("\r\n")) :] for line, text in pairs)
-        path.write_text("".join(written), encoding="utf-8", newline="")
+        write_lines(path, [text + line[len(line.rstrip("\r\n")) :] for line, text in pairs])
 
 
 class Subtitles(DocumentFile):
@@ -81,7 +80,7 @@ class Subtitles(DocumentFile):
             else:
                 lines = _lines_of_speakers(text, count) if several else _balanced(text, count)
                 written += [line + self._end for line in lines if line]
-        path.write_text("".join(written), encoding="utf-8", newline="")
+        write_lines(path, written)
 
 
 def _texts_of_cues(lines: Sequence[str], is_vtt: bool) -> Iterator[str | list[str]]:
@@ -129,3 +128,7 @@ def _balanced(text: str, lines: int) -> list[str]:
 
     widths = range(-(-length // lines), length + 1)
     return filled(widths[bisect_left(widths, True, key=lambda width: len(filled(width)) <= lines)])
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    path.write_text("".join(lines), encoding="utf-8", newline="")
