@@ -87,14 +87,22 @@ def dropout_add_norm(
     check_shapes(stream.shape, branch=branch, dual=dual)
     check_shapes(stream.shape[-1:], gain=gain, bias=bias)
     settings = {"rate": rate, "seed": draw_seed(rate), "dual_scale": dual_scale, "epsilon": epsilon}
-    return _DropoutAddNorm.apply({**settings, "centered": centered}, branch, stream, dual, gain, bias)
+    return _DropoutAddNorm.apply(branch, stream, dual, gain, bias, {**settings, "centered": centered})
 
 
 class _DropoutAddNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, settings: dict[str, Any], *tensors: Any) -> tuple[Tensor, Tensor | None]:
-        tensors = tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
-        branch, stream, dual, gain, bias = tensors
+    def forward(
+        ctx: Any,
+        branch: Tensor,
+        stream: Tensor,
+        dual: Tensor | None,
+        gain: Tensor,
+        bias: Tensor | None,
+        settings: dict[str, Any],
+    ) -> tuple[Tensor, Tensor | None]:
+        branch, stream = branch.contiguous(), stream.contiguous()
+        dual = None if dual is None else dual.contiguous()
         total, output = torch.empty_like(stream), torch.empty_like(stream)
         dual_output = None if dual is None else torch.empty_like(dual)
         statistics = stream.new_empty(stream.numel() // stream.shape[-1], 2)
@@ -109,7 +117,8 @@ class _DropoutAddNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor, grad_dual: Tensor | None) -> tuple[Tensor | None, ...]:
         total, gain, statistics = ctx.saved_tensors
-        grad_output, grad_dual = grad_output.contiguous(), None if grad_dual is None else grad_dual.contiguous()
+        grad_output = grad_output.contiguous()
+        grad_dual = None if grad_dual is None else grad_dual.contiguous()
         grad_branch, grad_stream = torch.empty_like(total), torch.empty_like(total)
         width = total.shape[-1]
         grad_gain, grad_bias = total.new_zeros(2, _threads(total), -(-width // 16) * 16)
@@ -119,7 +128,7 @@ class _DropoutAddNorm(torch.autograd.Function):
         outputs |= {"grad_gain": grad_gain, "grad_bias": grad_bias}
         run("dropout_norm", DropoutNorm, total, **ctx.settings, **inputs, **gradients, **outputs)
         grad_gain, grad_bias = (partial.sum(0)[:width] for partial in (grad_gain, grad_bias))
-        return None, grad_branch, grad_stream, grad_dual, grad_gain, grad_bias if ctx.has_bias else None
+        return grad_branch, grad_stream, grad_dual, grad_gain, grad_bias if ctx.has_bias else None, None
 
 
 def pointer(tensor: Tensor) -> int:
