@@ -100,7 +100,7 @@ class ExportedModel:
         Of a decoder alone, texts (texts, length) that begin with the given tokens, before which there may be padding.
 
         `forced_bos_token_id` is the first token, such as the tag of a language; default: that of the generation
-        config, whose other fields are not used.
+        config, of which only this field and `min_length` are used.
         """
         forced = self.generation_config.forced_bos_token_id if forced_bos_token_id is None else forced_bos_token_id
         first = [] if forced is None else [(ForcedBOSTokenLogitsProcessor(forced), range(1, 2))]
@@ -112,6 +112,7 @@ class ExportedModel:
             num_beams=num_beams,
             length_penalty=length_penalty,
             early_stopping=early_stopping,
+            min_length=self.generation_config.min_length or 0,
             processors=first,
             prompt_is_read=self.encoder is None,
         )

@@ -147,7 +147,8 @@ def search_of(model: Model) -> dict[str, Any]:
     names = ("num_beams", "length_penalty", "early_stopping", "max_length_a", "max_length_b")
     config = model.config
     tokens = {"start": config.decoder_start_token_id, "ends": end_tokens(config), "pad": config.pad_token_id}
-    return {"search": {**{name: getattr(settings, name) for name in names}, **tokens}}
+    least = {"min_length": model.generation_config.min_length or 0}
+    return {"search": {**{name: getattr(settings, name) for name in names}, **least, **tokens}}
 
 
 def texts_of(model: Model, tokenizer: Any) -> dict[str, Any]:

@@ -97,6 +97,9 @@ def test_ctranslate2_reads_text_with_the_tokenizer_of_the_folder(tmp_path):
     assert tokenizer.batch_decode(rows, skip_special_tokens=True) == expected
 
 
+ENDS = 2.5  # added to the logits, lets translations end before their limit
+
+
 def without_usual_token(folder, **settings):
     """Forbid what a saved model generates most, as Marian forbids padding; returns its sources and this token."""
     model, tokenizer = load_checkpoint(folder)
@@ -104,6 +107,8 @@ def without_usual_token(folder, **settings):
     generated = model.generate(sources, max_new_tokens=12, do_sample=False)[:, 1:]
     usual = int(generated[generated > 3].mode().values)
     model.generation_config.update(bad_words_ids=[[usual]], **settings)
+    if model.lm_head.bias is not None:
+        model.lm_head.bias.data[model.config.eos_token_id] += ENDS
     save_checkpoint(model, tokenizer, folder, overwrite=True)
     return [row[row.ne(model.config.pad_token_id)].tolist() for row in sources], usual
 
@@ -126,8 +131,8 @@ LOADERS = {"onnx": load_onnx, "torch": load_torch_export}
 def test_graphs_search_like_generate(target, mode, tmp_path):
     """test_export_of_decoders.py has the other target with the search of the same class."""
     needs(target)
-    folder = saved(tmp_path / "model", ln_mode=mode, encoder_layers=1, decoder_layers=1)
-    without_usual_token(folder, forced_bos_token_id=9)
+    folder = saved(tmp_path / "model", ln_mode=mode, encoder_layers=1, decoder_layers=1, output_bias=True)
+    without_usual_token(folder, forced_bos_token_id=9, min_length=6)
     assert export(folder, target, tmp_path / "exported").identical == 20
     model, tokenizer = load_checkpoint(folder)
     exported = LOADERS[target](tmp_path / "exported")

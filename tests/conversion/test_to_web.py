@@ -110,6 +110,17 @@ def test_200_sentences_have_the_ids_of_the_kernels_of_python(tmp_path):
     assert sum(ours == theirs for ours, theirs in zip(found["ids"], expected, strict=True)) >= 199  # a tie
 
 
+def test_translations_have_the_least_length_of_the_model(tmp_path):
+    model, tokenizer, site = site_of(tmp_path, ln_mode="resi_dual", output_bias=True)
+    model.lm_head.bias.data[[tokenizer.eos_token_id, tokenizer.pad_token_id]] = torch.tensor([100.0, -100.0])
+    model.generation_config.min_length = 6
+    WebTarget().write(model, tokenizer, site)
+    results = in_node(*({"site": str(site), "ids": SOURCES, "beams": beams} for beams in BEAMS))
+    for beams, result in zip(BEAMS, results, strict=True):
+        assert {*map(len, result["ids"])} == {5}
+        assert result["ids"] == found_by_python(model, tokenizer, SOURCES, beams)
+
+
 @pytest.mark.parametrize("fields", [{}, {"output_bias": True, "d_model": 48}, {"forced": 5}], ids=str)
 def test_a_shortlist_leaves_the_same_tokens_as_in_python(tmp_path, fields):
     forced = fields.pop("forced", None)

@@ -43,7 +43,7 @@ export class Kernels {
   // The ids of the translation of a sentence, without those that begin and end it. `tokens`: the only ones that it may
   // have, in ascending order; null: all.
   search(ids, { beams, lengthPenalty, earlyStopping, limit, forced, tokens }) {
-    const { start, ends, pad } = this.#model.search;
+    const { start, ends, pad, min_length } = this.#model.search;
     try {
       const longest = limit + 1; // with the token that begins it
       const [memory, decoder] = [this.#read(ids, beams, longest, tokens), this.#model.stacks.decoder.address];
@@ -51,7 +51,7 @@ export class Kernels {
       const found = this.#array("int64", paths);
       const rule = { kind: FORCE, first: 1, end: 2, count: 1, tokens: this.#array("int64", [BigInt(forced ?? 0)]) };
       const search = this.#struct("Search", {
-        sentences: 1, beams, threads: 1, prompt_length: 1, length: 1, longest,
+        sentences: 1, beams, threads: 1, prompt_length: 1, length: 1, min_length, longest,
         candidates: beams === 1 ? 1 : Math.max(2, 1 + ends.length) * beams,
         early_stopping: Number(earlyStopping), length_penalty: lengthPenalty,
         rules: Number(forced !== null), rule: this.#struct("Rule", rule),
