@@ -154,7 +154,9 @@ def add_score(score: argparse.ArgumentParser) -> None:
     score.add_argument("--translation", type=Path, help="translations, one for each line of --source")
     add_fields(score, StreamSettings, *LANGUAGES)
     add_field(score, DecodingSettings, "max_tokens", flag="--batch-tokens")
-    add_field(score, DecodingSettings, "dtype", default="that of the model")
+    score.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), help="on a GPU; on a CPU, models of this package score in float32"
+    )
     add_loading(score)
 
 
