@@ -42,7 +42,7 @@ def read_record(line: str, where: str) -> Any:
 def record_pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
     """The texts of a JSON object or a row of a data set."""
     if spec.text_column is not None:
-        line = one_line(_text(record, spec.text_column, where))
+        line = one_line(_text(record, spec.text_column, spec, where))
         return line, line
     keys: tuple[object, object] = (spec.source_column, spec.target_column)
     if spec.source_column is None:
@@ -54,11 +54,13 @@ def record_pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
                 keys = others[0][0], others[1][0]
             else:
                 record, where = _value(record, "translation", where), f"{where}, `translation`"
-    return _text(record, keys[0], where), _text(record, keys[1], where)
+    return _text(record, keys[0], spec, where), _text(record, keys[1], spec, where)
 
 
-def _text(record: Any, key: object, where: str) -> str:
+def _text(record: Any, key: object, spec: CorpusSpec, where: str) -> str:
     text = _value(record, key, where)
+    if text is None and spec.skip_empty:
+        return ""
     if not isinstance(text, str):
         raise InputError(f"{where}: `{key}` is {shortened(repr(text))}, must be a string")
     with input_errors(f"{where}: `{key}` has an unpaired surrogate: ", UnicodeEncodeError):

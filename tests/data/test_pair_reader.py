@@ -32,7 +32,7 @@ def spec(request, tmp_path):
         file.write_text("".join(f"0.5\t{target}\t{source}\n" for source, target in PAIRS))
         return CorpusSpec(tsv=file, source_column=3, target_column=2, skip_empty=True)
     if request.param == "columns":
-        file.write_text("".join(json.dumps({"from": source, "to": target}) + "\n" for source, target in PAIRS))
+        file.write_text("".join(json.dumps({"from": source or None, "to": target}) + "\n" for source, target in PAIRS))
         return CorpusSpec(jsonl=file, source_column="from", target_column="to", skip_empty=True)
     rows = [{"translation": {"en": source, "de": target}} for source, target in PAIRS]
     file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
