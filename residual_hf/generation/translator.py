@@ -1,5 +1,6 @@
 """Translation of text with a model and its tokenizer."""
 
+import copy
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -124,6 +125,20 @@ class Translator:
         if terms is not None:
             check_glossary_use(model)
         return cls(model, tokenizer, decoding, shortlist, terms)
+
+    @cached_property
+    def reader(self) -> "Translator":
+        """The same with a tokenizer of its own, whose language and side are state, to encode in other threads."""
+        return self._with(copy.deepcopy(self.tokenizer), self.glossary)
+
+    def with_glossary(self, glossary: Glossary) -> "Translator":
+        """The same with other terms, also in its `reader`."""
+        own = self._with(self.tokenizer, glossary)
+        own.reader = self._with(self.reader.tokenizer, glossary)
+        return own
+
+    def _with(self, tokenizer: Any, glossary: Glossary | None) -> "Translator":
+        return Translator(self.model, tokenizer, self.settings, self.shortlist, glossary)
 
     def translate(
         self,

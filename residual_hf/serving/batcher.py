@@ -104,7 +104,7 @@ class Batcher:
         self._waiting: list[_Sentence] = []
         self._closing = False
         self._changed = threading.Condition()
-        self._encoding = threading.Lock()  # a tokenizer keeps the languages of a text while it encodes it
+        self._encoding = threading.Lock()  # of threads that share a `reader`, whose languages are state
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
         self._seconds_per_request = 1.0
 
@@ -178,12 +178,12 @@ class Batcher:
 
     def encoder(self, request: Request) -> Encoder:
         """Encodes sentences of a request, each once, in any thread."""
-        translator = self.translator_of(request)
+        reader = self.translator_of(request).reader
 
         @cache
         def encoded(sentence: str) -> tuple[list[int], dict[str, Any]]:
             with self._encoding:
-                (ids,), arguments = translator.encode([sentence], request.given.source, request.target)
+                (ids,), arguments = reader.encode([sentence], request.given.source, request.target)
             return ids, arguments
 
         return encoded

@@ -43,7 +43,7 @@ class Languages:
                 only = found["target-lang"][0]
                 raise InputError(f"{name}: source and target language are {only!r}, but a server translates")
             for pair in pairs:
-                translator.encode([""], *pair)  # refuses languages
+                translator.reader.encode([""], *pair)  # refuses languages
                 self.translators.setdefault(pair, translator)
         self.sources = list(dict.fromkeys(source for source, _ in self.translators))
         self.targets = list(dict.fromkeys(target for _, target in self.translators))

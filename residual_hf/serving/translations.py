@@ -117,8 +117,7 @@ class Translations:
         check_glossary_use(served.model)
         known = {} if served.glossary is None else served.glossary.targets
         rows = [(term, each) for term, targets in known.items() if term not in terms for each in targets]
-        glossary = Glossary([*terms.items(), *rows])
-        return Translator(served.model, served.tokenizer, served.settings, served.shortlist, glossary)
+        return served.with_glossary(Glossary([*terms.items(), *rows]))
 
     @asynccontextmanager
     async def _layout(

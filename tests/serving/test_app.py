@@ -322,7 +322,7 @@ class Slow:
 
     def __init__(self, translator):
         self.model, self.tokenizer, self.settings = translator.model, translator.tokenizer, translator.settings
-        self.inputs, self.encode, self.glossary = translator.inputs, translator.encode, translator.glossary
+        self.inputs, self.reader, self.glossary = translator.inputs, translator.reader, translator.glossary
         self.translator, self.free = translator, threading.Event()
 
     def translate_encoded(self, *args, **kwargs):

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support.foreign_models import foreign_tokenizer
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
@@ -26,6 +27,7 @@ class Dictionary:
         self.words, self.encoded, self.batches, self.arguments = words, [], [], []
         self.free = threading.Event()
         self.free.set()
+        self.reader = self
 
     def encode(self, sentences, source_lang, target_lang):
         self.encoded += sentences
@@ -75,6 +77,16 @@ def test_a_translation_is_that_of_the_model_alone(make):
             assert found.texts[0] == plain[sentence]
         assert len(found.scores) == (len(found.texts) if k // len(SENTENCES) % 3 else 0)
         assert found.scores == sorted(found.scores, reverse=True) or found.flags
+
+
+def test_sources_are_not_read_as_the_targets_that_a_translation_reads(make, tmp_path):
+    tokenizer = foreign_tokenizer("marian", tmp_path)
+    batcher = make(Translator(tiny_model(tokenizer), tokenizer))
+    expected = batcher.encoder(ask())("a dog")
+    tokenizer.spm_target = SimpleNamespace(encode=lambda text, **_: ["▁another"])
+    # as if the thread that translates read the terms of a glossary between this call and the next line of Transformers
+    tokenizer._switch_to_input_mode = tokenizer._switch_to_target_mode
+    assert tokenizer("a dog")["input_ids"] != expected[0] == batcher.encoder(ask())("a dog")[0]
 
 
 def test_sentences_that_wait_share_batches_of_similar_length(make):
