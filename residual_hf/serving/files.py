@@ -93,38 +93,40 @@ def file_routes(
     """The routes for documents. `check_key` raises `HTTPException` for a wrong API key."""
     router = APIRouter()
 
-    async def translate(folder: Path, request: Request) -> Path:
+    async def translate(request: Request) -> Path:
         """The translation of the document that a client sends."""
-        with ExitStack() as place:
+        with ExitStack() as place, ExitStack() as undo:
 
             def begin(fields: dict[str, Any]) -> None:
                 check_key(str(fields.get("api_key", "")))
                 place.enter_context(translations.place(request))
 
-            path, fields = await received(request, folder, request_limit(settings), begin)
-            output = folder / f"{TRANSLATED}{path.name}"
+            def new() -> Path:
+                folder = kept.new()
+                undo.callback(shutil.rmtree, folder, ignore_errors=True)
+                return folder
+
+            path, fields = await received(request, new, request_limit(settings), begin)
+            output = path.with_name(f"{TRANSLATED}{path.name}")
             file = File(path, output, settings.file_bytes, settings.file_char_limit)
             text = await translations.sample(file, request) if fields["source"] == "auto" else ""
             route, _ = await asyncio.to_thread(languages.choose, fields["source"], fields["target"], text)
             await translations.of_file(
-                file, route, terms(fields["glossary"]) or {}, request, partial(os.utime, folder)
+                file, route, terms(fields["glossary"]) or {}, request, partial(os.utime, path.parent)
             )
+            undo.pop_all()
         return output
 
     @router.post("/translate_file", openapi_extra={"requestBody": described(languages)})
     async def translate_file(request: Request) -> FileAnswer:
-        folder = None
         try:
-            folder = kept.new()
-            output = await translate(folder, request)
-        except BaseException as error:
-            if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-            if isinstance(error, ClientDisconnect):
-                raise HTTPException(*DISCONNECTED) from None
-            if isinstance(error, OSError) and error.errno in NO_SPACE:
-                raise HTTPException(507, "The disk of the server is full") from None
-            raise
+            output = await translate(request)
+        except ClientDisconnect:
+            raise HTTPException(*DISCONNECTED) from None
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            raise HTTPException(507, "The disk of the server is full") from None
         return FileAnswer(translatedFileUrl=str(request.url_for("download_file", name=quote(kept.name_of(output)))))
 
     @router.get("/download_file/{name}", response_class=FileResponse)
@@ -151,11 +153,12 @@ class Form(MultiPartParser):
 
 
 async def received(
-    request: Request, folder: Path, largest: int, begin: Callable[[dict[str, Any]], None]
+    request: Request, new: Callable[[], Path], largest: int, begin: Callable[[dict[str, Any]], None]
 ) -> tuple[Path, dict[str, str]]:
-    """Save the document of a request in a folder; returns its path and the other fields.
+    """Save the document of a request in a new folder; returns its path and the other fields.
 
     Args:
+        new: makes the folder. It may delete documents of others, so that only a request without a fault calls it.
         largest: most bytes of a field.
         begin: called, before the document is read, with the fields in the query and before the document.
     """
@@ -181,7 +184,7 @@ async def received(
         for field in ("source", "target"):
             if not fields[field]:
                 raise HTTPException(400, f"Invalid request: missing {field} parameter")
-        path = folder / name
+        path = new() / name
         with path.open("xb") as file:
             await asyncio.to_thread(shutil.copyfileobj, upload.file, file)
     finally:

@@ -157,8 +157,13 @@ def test_the_key_is_checked_before_the_document_is_read(server):
 
 def test_an_upload_is_not_ended_by_new_ones_and_one_client_does_not_take_all_places(server, monkeypatch):
     monkeypatch.setattr(translations, "MOST_OF_CLIENT", 2)
-    with begun(server, FILE) as stranger:  # without a key: takes no place
+    monkeypatch.setattr(files, "KEPT_FILES", 1)
+    document = send(server, "a.txt", b"zwei")[1]["translatedFileUrl"]
+    with begun(server, FILE) as stranger:  # without a key: takes no place, and no place of a document
         assert stranger.recv(100).startswith(b"HTTP/1.1 403")
+    with begun(server, b""):
+        time.sleep(0.2)
+        assert urlopen(document).status == 200
     key = FIELD % (b"api_key", b"a secret")
     early, *others = [begun(server, key + FILE) for _ in range(4)]
     assert [client.recv(100)[:12] for client in others[1:]] == [b"HTTP/1.1 429"] * 2
