@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
+from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler, evaluation_batches
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.model.branch_warmup import advance_branch_warmup
 from residual_hf.model.profiling import wants_profile
@@ -54,8 +54,7 @@ class ShortCorpus:
 
     def valid(self) -> Iterator[dict[str, Tensor]]:
         corpus = self.corpora["valid"]
-        sampler = TokenBudgetSampler(corpus.source_lengths, corpus.target_lengths, self.max_tokens, shuffle=False)
-        yield from (self._batch(corpus, rows) for rows in sampler)
+        return (self._batch(corpus, rows) for rows in evaluation_batches(corpus, self.max_tokens))
 
     def _batch(self, corpus: Any, rows: Any) -> dict[str, Tensor]:
         return {key: tensor.to(self.device) for key, tensor in self.collate([corpus[i] for i in rows]).items()}

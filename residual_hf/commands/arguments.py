@@ -35,15 +35,11 @@ class Verb(NamedTuple):
     has_modes: bool = True
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """A `type` of an option: an integer that is not less than `least`."""
-
-    def integer(text: str) -> int:
-        if (number := int(text)) < least:
-            raise argparse.ArgumentTypeError(f"{number} given, must be at least {least}")
-        return number
-
-    return integer
+def integer(text: str) -> int:
+    """A `type` of an option: an integer of at least 1."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} given, must be at least 1")
+    return number
 
 
 def add_overwrite(parser: argparse._ActionsContainer) -> None:

@@ -22,7 +22,7 @@ from .arguments import (
     add_overwrite,
     add_search,
     arguments_of,
-    at_least,
+    integer,
     load_translator,
     made_with,
     parse_overrides,
@@ -119,8 +119,8 @@ def run_check(options: argparse.Namespace) -> None:
 def add_average(average: argparse.ArgumentParser) -> None:
     average.add_argument("folder", type=Path, help="output folder of `residual-hf train`")
     which = average.add_mutually_exclusive_group(required=True)
-    which.add_argument("--last", type=at_least(1), metavar="N", help="average the last N")
-    which.add_argument("--best", type=at_least(1), metavar="N", help="average the best N by the metric of the recipe")
+    which.add_argument("--last", type=integer, metavar="N", help="average the last N")
+    which.add_argument("--best", type=integer, metavar="N", help="average the best N by the metric of the recipe")
     average.add_argument("--output-dir", type=Path, required=True, help="model folder to write")
     add_overwrite(average)
 

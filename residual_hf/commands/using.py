@@ -32,8 +32,8 @@ from .arguments import (
     add_overwrite,
     add_search,
     arguments_of,
-    at_least,
     given_fields,
+    integer,
     load_translator,
     made_with,
     print_scores,
@@ -68,7 +68,7 @@ def add_translate(translate: argparse.ArgumentParser) -> None:
     source.add_argument("--input", type=Path, help="the same as `file`")
     translate.add_argument("--output", type=Path, help="file for the translations (default: standard output)")
     translate.add_argument("--resume", action="store_true", help="continue an interrupted translation to --output")
-    translate.add_argument("--devices", type=at_least(1), default=1, metavar="N", help="number of GPUs or processes")
+    translate.add_argument("--devices", type=integer, default=1, metavar="N", help="number of GPUs or processes")
     add_fields(translate, StreamSettings, "scores", "alignments", "word_scores", "flags", "review")
     add_fields(translate, StreamSettings, "split_sentences", "window", *OF_CATALOGUES, *LANGUAGES, "long", *SAMPLING)
     add_search(translate)

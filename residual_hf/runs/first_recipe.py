@@ -27,7 +27,6 @@ from residual_hf.native import multiplies_bf16
 
 from .building import build_model
 from .fine_tuning import FineTuning, propose
-from .first_corpora import check_trial
 from .recipe import load_recipe
 from .trial import Trial, measure
 
@@ -149,7 +148,6 @@ def write_first_recipe(
 
     Raises `InputError` for text from which no model can be trained.
     """
-    check_trial(trial_seconds)
     languages = str(corpora[0].source_lang), str(corpora[0].target_lang)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with atomic_folder(folder) as new:

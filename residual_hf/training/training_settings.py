@@ -243,8 +243,6 @@ class TrainingSettings(ScheduleSettings):
             self.require(Path(self.deepspeed).is_file(), "deepspeed", "a file")
             installed = importlib.util.find_spec("deepspeed")
             self.require(installed, "deepspeed", "null without the library (pip install deepspeed)")
-        if self.lora is not None:
-            self.require(importlib.util.find_spec("peft"), "lora", "null without the library (pip install peft)")
         if self.report_to:
             from transformers.integrations import integration_utils as trackers
 
