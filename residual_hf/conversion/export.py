@@ -144,7 +144,7 @@ def export(
     is_relative, is_alone = model.config.position_embedding_type == "relative", not model.config.is_encoder_decoder
     problems = {
         "position_embedding_type: 'relative' given, must be another for an export": is_relative,
-        "--reference: only for an encoder-decoder": references is not None and is_alone,
+        "--reference: only for an encoder-decoder": is_compared and is_alone,
     }
     refuse_if(problems)
     shortlist = None if is_alone else load_shortlist(name, model.config)

@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
-ENCODER, DECODER, DECODER_WITH_PAST = GRAPHS = ("encoder_model", "decoder_model", "decoder_with_past_model")
+ENCODER, DECODER, DECODER_WITH_PAST = "encoder_model", "decoder_model", "decoder_with_past_model"
 KEPT = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")  # for each layer
 
 

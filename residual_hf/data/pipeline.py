@@ -269,7 +269,8 @@ def get_tokenizer(
     else:
         text = concatenate(list(corpora), "train")
         tokenizer = ResidualTokenizer.from_pair(train(text.sources), train(text.targets))
-    missing = [tag for tag in tags if tag not in tokenizer.get_vocab()]
+    known = tokenizer.get_vocab()
+    missing = [tag for tag in tags if tag not in known]
     tokenizer.add_tokens([AddedToken(tag, normalized=True) for tag in missing])
     for tag in missing:
         if tokenizer.convert_tokens_to_ids(tag) == tokenizer.unk_token_id:

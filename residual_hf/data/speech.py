@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 from accelerate import PartialState
+from filelock import FileLock
 from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError, for_all, input_errors
 from residual_hf.base.files import atomic_file, expanded, read_json, write_json
 from residual_hf.checkpoint import extractor
-from residual_hf.model.checksums import write_checksums
+from residual_hf.model.checksums import CHECKSUMS, write_checksums
 
 from .audio import Recording, features, recordings
 from .data_settings import SPEC_AUGMENT
@@ -128,7 +129,8 @@ def compute_features(found: Sequence[Recording], lengths: np.ndarray, bins: int,
             frames.tofile(file)
     with atomic_file(path.with_suffix(".npy")) as temporary, open(temporary, "wb") as file:
         np.save(file, lengths)
-    write_checksums(path.parent, [path.name, path.with_suffix(".npy").name])
+    with FileLock(path.parent / f".{CHECKSUMS}.lock"):  # other runs share the folder
+        write_checksums(path.parent, [path.name, path.with_suffix(".npy").name])
 
 
 def prepare_speech(given: Preparation) -> PreparedData:

@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import regex
 
-from residual_hf.data.scripts import WITHOUT_SPACES, letters_of
+from residual_hf.data import scripts
 from residual_hf.model.alignment import Alignment, Array
 from residual_hf.model.placeholders import PLACEHOLDER, RUN, Edit, EditedText, removal
 
 from .inline import merged
 
 LETTER = r"[\w\p{M}]"
-UNSPACED = letters_of(WITHOUT_SPACES).pattern
+UNSPACED = scripts.UNSPACED.pattern
 JOINT = r"[^\s\w—–]"
 SPACED = rf"(?:(?!{UNSPACED}){LETTER})+"
 WHOLE = regex.compile(r"\S(?:.*\S)?", regex.DOTALL)

@@ -13,6 +13,7 @@ from typing import Any
 from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.base.files import atomic_file, check_output_file, read_json, write_atomically, write_json, writing
 from residual_hf.base.lock import Lock
+from residual_hf.data.text_files import COMPRESSIONS
 from residual_hf.model.options import from_mapping, option
 
 BLOCK = 1 << 20  # bytes that are read at a time
@@ -51,7 +52,7 @@ class ResumableFile:
         overwrite: bool = False,
         inputs: Iterable[Path | str | None] = (),
     ):
-        if path.suffix in (".gz", ".bz2", ".xz", ".zst"):
+        if path.suffix in COMPRESSIONS:
             raise InputError(f"--output: {path} given, must be the name of an uncompressed file")
         inputs = list(inputs)
         check_output_file(path, overwrite=overwrite or resume, inputs=inputs, field="--output")

@@ -40,7 +40,8 @@ class TwoPasses:
         self.alpha = alpha
         self.cutoff = cutoff
         self.active = False
-        self.kept = model.config.eos_token_id, model.config.decoder_start_token_id
+        ends = model.config.eos_token_id
+        self.kept = [*(ends if isinstance(ends, list) else [ends]), model.config.decoder_start_token_id]
         model.register_forward_pre_hook(self._double, with_kwargs=True)
         if cutoff is not None:
             for table in {model.model.encoder.embed_tokens, model.model.decoder.embed_tokens}:  # one after a resize

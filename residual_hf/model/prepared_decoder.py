@@ -7,6 +7,7 @@ and values of the source are computed once per sentence, and the beams of a sent
 
 from collections.abc import Callable
 from functools import partial
+from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,15 +24,17 @@ from .search import Array, Decoder
 Map = Callable[[Tensor], Tensor]
 Branch = Callable[..., tuple[Tensor, ...]]
 
+_preparing = Lock()  # several threads decode with one model
 _prepared: "WeakKeyDictionary[nn.Module, PreparedDecoder]" = WeakKeyDictionary()
 
 
 def prepared_decoder(model: Any) -> "PreparedDecoder":
     """The decoder of a model, prepared at first use and after a change of its weights."""
-    found = _prepared.get(model)
-    if found is None or not found.fingerprint.matches(model, parts_of(model)):
-        found = _prepared[model] = PreparedDecoder(model)
-    return found
+    with _preparing:
+        found = _prepared.get(model)
+        if found is None or not found.fingerprint.matches(model, parts_of(model)):
+            found = _prepared[model] = PreparedDecoder(model)
+        return found
 
 
 def parts_of(model: Any) -> tuple[nn.Module, nn.Module]:

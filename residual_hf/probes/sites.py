@@ -12,7 +12,7 @@ last sub-layer of a layer, and those of `branch` and `norm`.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -65,9 +65,9 @@ class SublayerModules(Place):
     """The modules of one sub-layer: those of its branch, its norms by name, and those around it."""
 
     branch: list[nn.Module]
-    norms: dict[str, nn.Module] = field(default_factory=dict)
-    before: nn.Module | None = None  # its first input is the stream or hidden state before the sub-layer
-    after: nn.Module | None = None  # its output is the one after the sub-layer
+    norms: dict[str, nn.Module]
+    before: nn.Module | None  # its first input is the stream or hidden state before the sub-layer
+    after: nn.Module | None  # its output is the one after the sub-layer
     warmup: BranchWarmup | None = None
 
     def site(self, location: str) -> Site:

@@ -19,13 +19,10 @@ def as_list(batches: Batches) -> list[Batch]:
 
 
 @contextmanager
-def undisturbed(model: nn.Module, training: bool | None = None) -> Iterator[None]:
-    """Restore gradients, train or eval mode of each module, and the random state.
+def undisturbed(model: nn.Module, training: bool) -> Iterator[None]:
+    """Set train or eval mode for a block; restore it for each module, and gradients and the random state.
 
     The loss is the mean over labels, without the criterion of a trainer: no label smoothing, and none of its sums.
-
-    Args:
-        training: mode for the block, None to keep the present one.
     """
     owners = [module for module in model.modules() if isinstance(module, ResidualLanguageModel)]
     removed: list[tuple[Any, str, Any]] = [(p, "grad", p.grad) for p in model.parameters()]
@@ -33,8 +30,7 @@ def undisturbed(model: nn.Module, training: bool | None = None) -> Iterator[None
     modes = [(module, "training", module.training) for module in model.modules()]
     for owner, name, _ in removed:
         setattr(owner, name, None)
-    if training is not None:
-        model.train(training)
+    model.train(training)
     try:
         with torch.random.fork_rng({p.device.index for p in model.parameters() if p.is_cuda}):
             yield

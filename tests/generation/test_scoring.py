@@ -31,6 +31,8 @@ def test_scores_are_sums_of_log_probabilities(tags):
     model = tiny_model(tokenizer, language_tags=tags, **languages)
     translator = Translator(model, tokenizer, DecodingSettings(max_tokens=20))
     found = score_translations(translator, SENTENCES, SENTENCES[::-1], target_lang="de")
+    model.generation_config.eos_token_id = [model.config.eos_token_id, 7]  # a translation ends with the first
+    assert score_translations(translator, SENTENCES, SENTENCES[::-1], target_lang="de") == found
     sources, arguments = translator.encode(SENTENCES, target_lang="de")
     tag = [arguments["forced_bos_token_id"]] if tags == "target" else []
     for ids, text, (log_prob, tokens) in zip(sources, SENTENCES[::-1], found, strict=True):

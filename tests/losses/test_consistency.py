@@ -103,14 +103,15 @@ def test_an_update_divides_by_the_tokens_of_the_text_over_all_accumulated_batche
         assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_the_second_pass_of_simcut_lacks_embeddings_of_both_sides_and_the_first_does_not():
-    model = make_model().train()
+@pytest.mark.parametrize("ends", [2, [7, 2]], ids=["one", "several"])
+def test_the_second_pass_of_simcut_lacks_embeddings_of_both_sides_and_the_first_does_not(ends):
+    model = make_model(eos_token_id=ends, decoder_start_token_id=2).train()
     found = {}
     TwoPasses(model, 3.0, 0.8)
     for stack in (model.model.encoder, model.model.decoder):
         stack.embed_tokens.register_forward_hook(lambda m, i, o, name=stack.stack: found.update({name: o.detach()}))
     ids = torch.arange(4, 36).view(4, 8)
-    ids[:, -1] = model.config.eos_token_id
+    ids[:, -1] = 2
     model(input_ids=ids, labels=ids)
     for embeddings, end in zip(found.values(), (-1, 0), strict=True):  # where `</s>` is
         first, second = embeddings.chunk(2)
