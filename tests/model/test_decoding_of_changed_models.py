@@ -2,6 +2,8 @@
 
 import copy
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -198,6 +200,22 @@ def test_weights_that_are_the_same_are_prepared_once():
 
     first = prepared()
     assert prepared() is first
+
+
+@pytest.mark.usefixtures("with_and_without_kernels")
+def test_several_threads_prepare_the_weights_once(monkeypatch):
+    model, sources = make_model("post_ln"), make_sources(random.Random(9), 2, left_padded=False)
+    prepared, init = [], Fingerprint.__init__
+
+    def prepare(fingerprint, *parts):
+        prepared.append(parts)
+        time.sleep(0.05)  # in which the other threads come
+        init(fingerprint, *parts)
+
+    monkeypatch.setattr(Fingerprint, "__init__", prepare)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: model.generate(sources, max_new_tokens=2), range(4)))
+    assert len(prepared) == 1
 
 
 @pytest.mark.usefixtures("with_and_without_kernels")
