@@ -125,14 +125,14 @@ def test_an_interrupted_run_is_named_with_its_checkpoints(tmp_path, capsys):
 def test_scores_are_a_line_and_a_table(capsys):
     bleu = {"value": 12.345678, "signature": "nrefs:1", "baseline": 9.5, "p_value": 0.0123456}
     report = {"updates": 2000, "valid": {"nll": 2.18123456, "bleu": bleu, "corpora": {"one": {"nll": 1.0}}}}
-    report["test"] = {"ppl": 3.0, "runtime": 9.9, "metrics": {"rouge": {"rouge1": 0.5}}}
+    report["test"] = {"ppl": 3.0, "metrics": {"rouge": {"rouge1": 0.5}}}
     print_scores(report, argparse.Namespace(json=False))
     printed = capsys.readouterr().out
     assert "12.35" in printed and "12.345" not in printed
     lines = [re.split(" {2,}", line) for line in printed.splitlines()]
     assert lines[0] == ["test rouge rouge1 0.500; valid bleu 12.35"]
     assert lines[2] == ["", "valid", "valid one", "test"] and ["nll", "2.181", "1.000"] in lines
-    assert ["bleu p_value", "0.012"] in lines and lines[-1] == ["bleu: nrefs:1"] and "runtime" not in printed
+    assert ["bleu p_value", "0.012"] in lines and lines[-1] == ["bleu: nrefs:1"]
     print_scores(report, argparse.Namespace(json=True))
     assert json.loads(capsys.readouterr().out) == report
 

@@ -5,9 +5,6 @@ from typing import Any
 
 from residual_hf.base.tables import as_table
 
-WITHOUT = ("runtime", "samples_per_second", "steps_per_second", "epoch")
-"""Figures of the Trainer that are no scores."""
-
 
 def score_line(report: Mapping[str, Any]) -> str:
     """The scores of a report in one line, those of the test set before those of the validation set.
@@ -65,7 +62,7 @@ def _figures(scores: Mapping[str, Any], signatures: dict[str, None]) -> Iterator
         elif isinstance(score, Mapping) and name == "metrics":
             for metric, values in score.items():
                 yield from ((f"{metric} {key}", _shown(value)) for key, value in values.items())
-        elif isinstance(score, (int, float, str)) and name not in WITHOUT:
+        elif isinstance(score, (int, float, str)):
             yield name, _shown(score)
 
 
