@@ -29,6 +29,16 @@ def test_the_table_has_the_recorded_scores():
     assert found == nll_and_bleu
 
 
+def test_readme_has_each_mode_at_the_rate_with_its_lowest_nll():
+    runs = {}
+    for mode, rate, nll, bleu in rows_of(FOLDER / "README.md", "| mode | rate | NLL | sacreBLEU |"):
+        runs[mode] = min(runs.get(mode, ("9",)), (nll, rate, bleu))
+    shown = {
+        mode: (nll, rate, bleu) for mode, *_, rate, bleu, nll in rows_of(ROOT / "README.md", "| `ln_mode` |") if rate
+    }
+    assert len(shown) == 5 and shown == {mode: runs[mode] for mode in shown}
+
+
 @pytest.mark.parametrize("page, columns", [("README.md", "bleu end"), ("docs/results.md", "bleu start end")])
 def test_means_and_ranges_are_those_of_the_seeds(page, columns):
     seeds, mode = {}, ""
