@@ -193,6 +193,8 @@ def forbid_tokens(model: Model) -> None:
     forbidden = {*(word[0] for word in words if len(word) == 1), *(generation.suppress_tokens or [])}
     if not forbidden:
         return
+    if model.config.adaptive_cutoffs:
+        raise InputError("adaptive_cutoffs: given, must be None for a model whose generation config forbids tokens")
     if model.lm_head.bias is None:
         model.lm_head.bias = nn.Parameter(model.lm_head.weight.new_zeros(len(model.lm_head.weight)))
         model.config.output_bias = True

@@ -190,6 +190,8 @@ class NativeDecoder:
             beams: rows per sentence at most.
             max_length: tokens of a row at most, with those of the prompt.
         """
+        if not 0 <= int(prompt.min()) <= int(prompt.max()) < self.decoder.vocabulary:  # padding too: rules look it up
+            raise IndexError(f"input_ids: a token is outside the vocabulary of {self.decoder.vocabulary}")
         sentences = Sentences(mask[:, :-1])
         total = int(sentences.lengths.sum())
         self.check_length(sentences.longest, "decoder")

@@ -108,6 +108,15 @@ def test_a_wrong_export_is_not_written(tmp_path, monkeypatch):
     assert not (tmp_path / "exported").exists()
 
 
+def test_tokens_cannot_be_forbidden_with_an_adaptive_softmax(tmp_path):
+    folder = saved(tmp_path / "model", ln_mode="pre_ln", adaptive_cutoffs=[10])
+    generation = json.loads((folder / "generation_config.json").read_text()) | {"suppress_tokens": [5]}
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    (folder / "checksums.json").unlink()
+    with pytest.raises(InputError, match="adaptive_cutoffs: given, must be None for a model whose generation config"):
+        export(folder, "torch", tmp_path / "exported")
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

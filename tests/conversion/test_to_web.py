@@ -110,6 +110,12 @@ def test_200_sentences_have_the_ids_of_the_kernels_of_python(tmp_path):
     assert sum(ours == theirs for ours, theirs in zip(found["ids"], expected, strict=True)) >= 199  # a tie
 
 
+def test_more_tokens_than_positions_are_refused(tmp_path):
+    *_, site = site_of(tmp_path, ln_mode="post_ln", max_position_embeddings=16)
+    (found,) = in_node({"site": str(site), "ids": [[*range(4, 20), 2]]})
+    assert found == {"error": "ids: 17 given, the model reads at most 16"}
+
+
 def test_translations_have_the_least_length_of_the_model(tmp_path):
     model, tokenizer, site = site_of(tmp_path, ln_mode="resi_dual", output_bias=True)
     model.lm_head.bias.data[[tokenizer.eos_token_id, tokenizer.pad_token_id]] = torch.tensor([100.0, -100.0])
@@ -146,6 +152,7 @@ TEXTS = [
     *("%ix%i cats", "{0}x{1} dogs", "%d%% of 5 %2"),
     *("TWO CATS SLEEP. A DOG RUNS", "two  cats", " two cats ", "</s> cats <s>"),
     "two\u00a0cats {name} https://a.org/x sleep",
+    "a" + "𠮷" * 150,
     "zwei Katzen schlafen " * 30,
 ]
 
@@ -164,9 +171,9 @@ def test_texts_are_translated_as_by_the_translator(tmp_path, fields):
     tokenizer = tiny_tokenizer(*(PLACEHOLDER_TOKENS if "placeholders" in fields else ()))
     tokenizer.split_special_tokens = fields.pop("split", False)
     model, tokenizer, site = site_of(tmp_path, tokenizer, ln_mode="post_ln", **fields)
-    (found,) = in_node({"site": str(site), "texts": TEXTS, "encode": TEXTS[:-1], "options": {"split": False}})
+    (found,) = in_node({"site": str(site), "texts": TEXTS, "encode": TEXTS[:-2], "options": {"split": False}})
     translator = in_int8(model, tokenizer)
-    assert found["encoded"] == translator.encode(TEXTS[:-1])[0]
+    assert found["encoded"] == translator.encode(TEXTS[:-2])[0]
     expected = translator.translate(TEXTS, long="split")
     for text, ours, theirs in zip(TEXTS, expected, found["texts"], strict=True):
         if "placeholders" not in fields or not SPAN.search(text):  # the translator searches again for lost spans
@@ -319,6 +326,8 @@ def test_a_text_that_is_cleared_is_no_longer_translated(tmp_path, page):
 def test_a_link_opens_the_page_with_a_text(tmp_path, page):
     model, tokenizer, site = site_of(tmp_path, ln_mode="post_ln")
     with served(site) as address:
+        page.open(f"{address}?#50% & 1+1%3D2", 800)
+        page.wait_for("document.getElementById('text').value === '50% & 1+1=2'", 5)
         page.open(f"{address}#two%20cats", 800)
         page.wait_for("!document.getElementById('copy').disabled")
         page.value("Object.defineProperty(navigator, 'clipboard', {}); document.getElementById('copy').click()")

@@ -87,6 +87,16 @@ def test_a_text_has_the_same_logits_in_any_batch_and_with_any_threads(isa, dtype
         assert torch.equal(state.step(np.array([7]))[0], together[0][row])
 
 
+@pytest.mark.parametrize("padding", [-100, "first behind"])
+def test_padding_outside_the_vocabulary_is_refused(padding):
+    model = causal()
+    ids, mask = torch.tensor([[0, 5, 6], [4, 5, 6]]), torch.tensor([[0, 1, 1], [1, 1, 1]])
+    ids[0, 0] = model.config.vocab_size if padding == "first behind" else padding
+    for fast in (True, False):
+        with pytest.raises(IndexError):
+            model.generate(ids, attention_mask=mask, max_new_tokens=2, no_repeat_ngram_size=1, fast_decoding=fast)
+
+
 def test_what_has_no_kernels_is_refused():
     assert "AdaptiveSoftmax" in missing_support(causal(adaptive_cutoffs=[10, 25], adaptive_factor=2))
     model = causal(max_position_embeddings=6)

@@ -42,11 +42,13 @@ export class Texts {
   // Parts of a text that fit the model, each with the space behind it: halves end at a sentence or at a space.
   *split(text, fits) {
     const part = text.trimEnd();
-    if (part.length < 2 || fits(part)) {
+    const characters = [...part];
+    if (characters.length < 2 || fits(part)) {
       yield [part, text.slice(part.length)];
       return;
     }
-    const cut = this.#middleEnd(this.patterns.SENTENCE_END, part) ?? this.#middleEnd(/\s+/gu, part) ?? part.length >> 1;
+    const half = characters.slice(0, characters.length >> 1).join("").length;
+    const cut = this.#middleEnd(this.patterns.SENTENCE_END, part) ?? this.#middleEnd(/\s+/gu, part) ?? half;
     yield* this.split(text.slice(0, cut), fits);
     yield* this.split(text.slice(cut), fits);
   }

@@ -78,6 +78,9 @@ export class Translator {
   // Token ids of the translation of source ids.
   search(ids, target = this.model.targets[0], beams = this.model.search.num_beams) {
     const { search, positions } = this.model;
+    if (positions !== null && ids.length > positions) {
+      throw new RangeError(`ids: ${ids.length} given, the model reads at most ${positions}`);
+    }
     const most = Math.floor(search.max_length_a * ids.length + search.max_length_b);
     return this.kernels.search(ids, {
       beams,
