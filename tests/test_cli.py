@@ -404,6 +404,21 @@ def test_all_verbs_with_models_or_recipes_import_modes_of_a_user(tmp_path, monke
         assert ("--import" in capsys.readouterr().out) == (verb not in ("init", "quickstart", "convert")), verb
 
 
+def test_train_does_not_overwrite_the_file_of_a_mode(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
+    file, recipe, run = tmp_path / "run" / "own_plus.py", tmp_path / "recipe.yaml", tmp_path / "run"
+    run.mkdir()
+    file.write_text(OWN)
+    (run / "run.json").write_text("{}")
+    (tmp_path / "text").write_text("a dog\ntwo cats\n")
+    text = {"source": str(tmp_path / "text"), "target": str(tmp_path / "text")}
+    values = {"data": {"train": text, "valid": text}, "source_lang": "de", "target_lang": "en", "output_dir": str(run)}
+    recipe.write_text(json.dumps(values))
+    assert main(["train", str(recipe), "--import", str(file), "--overwrite"]) == 2
+    sys.modules.pop("own_plus")
+    assert "own_plus.py" in capsys.readouterr().err and file.exists()
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -15,6 +15,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -57,7 +58,7 @@ def read() -> list[Run]:
 def run_of(folder: Path) -> Run | None:
     """The run of a study in a folder; None if it has neither finished nor diverged."""
     record, metrics = RunRecord.read(folder), folder / "metrics.json"
-    if not record.diverged and not metrics.exists():
+    if not record.diverged and (not metrics.exists() or (record.resumed and not record.finished)):
         return None
     scores = {} if record.diverged else read_json(metrics)
     nll, test_nll = (round(scores.get(split, {}).get("nll", math.inf), 4) for split in ("valid", "test"))
@@ -92,8 +93,10 @@ def best(runs: Sequence[Run], mode: str, layers: int) -> Run:
 
 
 def modes(runs: Sequence[Run]) -> list[str]:
-    """All modes, sorted by the NLL of seed 1 at the best learning rate with the fewest layers."""
-    return sorted({run.mode for run in runs}, key=lambda mode: (round(best(runs, mode, LAYERS[0]).nll, 2), mode))
+    """The modes with seed 1 at each depth and rate, sorted by its NLL at the best rate with the fewest layers."""
+    found = {(run.mode, run.layers, run.lr) for run in runs if run.seed == 1}
+    whole = [mode for mode in {run.mode for run in runs} if {*product([mode], LAYERS, RATES)} <= found]
+    return sorted(whole, key=lambda mode: (round(best(runs, mode, LAYERS[0]).nll, 2), mode))
 
 
 def table(runs: Sequence[Run]) -> str:

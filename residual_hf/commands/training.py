@@ -57,7 +57,8 @@ def run_train(options: argparse.Namespace) -> int:
         overrides["output_dir"] = options.output_dir
     recipe = load_recipe(options.recipe, overrides)
     try:
-        metrics = train(recipe, overwrite=options.overwrite, resume=options.resume, inputs=[options.recipe])
+        inputs = [options.recipe, *options.imports]
+        metrics = train(recipe, overwrite=options.overwrite, resume=options.resume, inputs=inputs)
     except (Interrupted, TrainingDivergedError) as ending:
         print(f"residual-hf train: {ending}", file=sys.stderr)
         return INTERRUPTED if isinstance(ending, Interrupted) else DIVERGED

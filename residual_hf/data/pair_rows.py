@@ -65,6 +65,8 @@ def _text(record: Any, key: object, spec: CorpusSpec, where: str) -> str:
         raise InputError(f"{where}: `{key}` is {shortened(repr(text))}, must be a string")
     with input_errors(f"{where}: `{key}` has an unpaired surrogate: ", UnicodeEncodeError):
         text.encode()
+    if "\0" in text:
+        raise InputError(f"{where}: `{key}` has a NUL character")
     return text
 
 

@@ -48,12 +48,15 @@ class Run:
                 kind = "finished run" if finished else "run"
                 raise InputError(f"run folder: {folder} has no {name}, must be the folder of a {kind}")
         record = RunRecord.read(folder)
-        if finished and record.resumed and not record.finished:
+        is_resumed = bool(record.resumed) and not record.finished
+        if finished and is_resumed:
             raise InputError(f"run folder: {folder} was resumed and has not finished again; use --resume")
         config, metrics, cleaning = (
             read_json(folder / name) if (folder / name).is_file() else {}
             for name in ("model/config.json", "metrics.json", "cleaning.json")
         )
+        if is_resumed:
+            metrics = {}  # of the model before
         for split in {"test", "valid"} & metrics.keys():
             if not _are_figures(metrics[split]):
                 raise InputError(f"{folder / 'metrics.json'}: damaged, {split} must be scores with a `value` each")
@@ -115,7 +118,7 @@ class Run:
     def samples(self, split: str, count: int | None = None) -> list[tuple[str, str, str]]:
         """The first `count` sources, translations and references of a split; empty without its text files."""
         file = self.folder / f"{split}.sources.txt"
-        if not file.is_file():
+        if split not in self.metrics or not file.is_file():
             return []
         texts = (iter_lines(file), *self.scored_text(split))
         return list(islice(zip(*texts, strict=False), count))

@@ -189,6 +189,7 @@ class Recipe(InputSettings):
     def input_paths(self) -> list[Path]:
         """The files and folders that the run reads."""
         named = [self.tokenizer.path, self.training.deepspeed, self.starts_from, self.data.glossary]
+        named += [name.removeprefix("comet:") for name in self.evaluation.metrics]
         for spec in self.data.corpora:
             named += [*spec.files, spec.raw_target, spec.dataset, spec.audio_folder]
         return [path for name in named if name is not None and (path := expanded(name)).exists()]

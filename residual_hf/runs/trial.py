@@ -1,6 +1,7 @@
 """Updates on random tokens: the largest batch that fits into memory (`max_tokens: auto`), the speed of training."""
 
 import logging
+import os
 import time
 from bisect import bisect_left
 from collections.abc import Callable
@@ -50,6 +51,7 @@ def tokens_that_fit(
     ceiling: int = CEILING,
     autocast: Callable[[], Any] = nullcontext,
     copies: int = 0,
+    sharing: int = 1,
 ) -> int:
     """The largest `max_tokens` up to `ceiling`, in steps of 256, with which an update fits in memory.
 
@@ -62,6 +64,7 @@ def tokens_that_fit(
         lengths: tokens of the longer side of each training pair.
         autocast: makes the context of mixed precision.
         copies: further tensors that a GPU holds, each as large as all trained weights.
+        sharing: processes that share the memory of a CPU.
 
     Raises `InputError` if the longest sentence does not fit.
     """
@@ -82,7 +85,7 @@ def tokens_that_fit(
     if device.type == "cpu":
         probe = max(PROBE, widths[-1])
         kept = max(bytes_kept_for_backward(partial(step, probe, width)) for width in widths) / probe
-        found = int(0.5 * psutil.virtual_memory().available / (2 * kept))
+        found = int(0.5 * psutil.virtual_memory().available / sharing / (2 * kept))
     else:
         trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         total = torch.cuda.get_device_properties(device).total_memory
@@ -215,7 +218,8 @@ def find_max_tokens(recipe: Recipe, model: Any, lengths: Lengths) -> int:
     autocast = nullcontext if dtype is None or device.type == "cpu" else partial(torch.autocast, device.type, dtype)
     accumulates = settings.update_freq > 1 or settings.tokens_per_update is not None
     copies = accumulates + (processes.num_processes > 1) + (settings.ema_decay > 0)  # gradients, DDP's buckets, EMA
-    options = {"ceiling": ceiling, "autocast": autocast, "copies": copies}
+    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    options = {"ceiling": ceiling, "autocast": autocast, "copies": copies, "sharing": sharing}
     fitting = min(gather_object([tokens_that_fit(model.to(device), lengths, **options)]))
     growth = 1.0 if recipe.data.subword_regularization is None else GROWTH
     return int(fitting / growth / (2 if settings.r_drop or settings.simcut else 1))

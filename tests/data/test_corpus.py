@@ -160,6 +160,7 @@ def test_bad_tsv(tmp_path, text, columns, message):
         ('["a", "x"]', r"no key `translation` in \['a', 'x'\]"),
         ('{"translation": {"en": "a", "de": null}}', r"`de` is None, must be a string"),
         (r'{"translation": {"en": "a", "de": "\ud800"}}', r"`de` has an unpaired surrogate"),
+        (r'{"translation": {"en": "a", "de": "x\u0000"}}', r"`de` has a NUL character"),
     ],
 )
 def test_bad_jsonl(tmp_path, second_line, message):

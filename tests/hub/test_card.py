@@ -12,6 +12,7 @@ from residual_hf.hub.card import write_card
 from residual_hf.model.connections import LN_MODES
 from residual_hf.records import learning_curve as curve_module
 from residual_hf.records.markdown import public
+from residual_hf.records.run_folder import Run
 
 
 def test_metadata_survive_the_reader_of_the_hub(make_run):
@@ -148,7 +149,10 @@ def test_a_resumed_run_has_a_card_without_its_duration_when_it_has_finished(make
     edit_json(run / "run.json", resumed=["2026-01-01T00:00:00+00:00"], finished=None)
     with pytest.raises(InputError, match="was resumed and has not finished again"):
         write_card(run)
+    known = Run.read(run)
+    assert known.metrics == {} and known.samples("test") == []  # those in the folder are of the model before
     edit_json(run / "run.json", finished="2026-01-02", emissions=emissions)
+    assert Run.read(run).samples("test")
     card = content(write_card(run))
     assert not any(text in card for text in ("12.0 minutes", "tokens per second", "Emissions"))
 

@@ -20,12 +20,13 @@ def test_on_a_cpu_the_budget_grows_with_the_free_memory(monkeypatch):
     model = make_model()
     lengths = [5, 9, 20]
 
-    def with_memory(available):
+    def with_memory(available, **options):
         monkeypatch.setattr(trial.psutil, "virtual_memory", lambda: Memory(available))
-        return tokens_that_fit(model, lengths)
+        return tokens_that_fit(model, lengths, **options)
 
     small, large = with_memory(2**24), with_memory(2**25)
     assert small % 256 == 0 and 1.9 * small < large <= 2.1 * small + 256
+    assert with_memory(2**25, sharing=2) == small
     assert with_memory(2**45) == trial.CEILING
     with pytest.raises(InputError, match="a sentence of 20 tokens does not fit into the memory of cpu"):
         with_memory(2**10)
