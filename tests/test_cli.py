@@ -236,6 +236,7 @@ def without(folder, tmp_path, *names):
         (lambda f, t: ["translate", without(f, t, "tokenizer.json")], "cannot be loaded: tokenizer.json is missing: "),
         (lambda f, t: ["translate", __file__, str(f)], "is a file, must be a folder or a name on the Hub, before the"),
         (lambda f, t: ["train", "a.yaml", "--set", "training.freeze=*"], "put text with special characters into qu"),
+        (lambda f, t: ["translate", str(f), "zwei Katzen " * 30], "no such file: zwei Katzen"),
         (lambda f, t: ["translate", str(f), "--num-beams", "0"], "--num-beams: 0 given"),
         (lambda f, t: ["translate", str(f), "--num-beams", "99999"], "--num-beams: 99999 given"),
         (lambda f, t: ["translate", ""], "model: '' given, must be a folder or a name on the Hub"),

@@ -80,9 +80,9 @@ def run_translate(options: argparse.Namespace) -> int:
     from residual_hf.generation.stream import translate_file
 
     source = options.input if options.file is None else options.file
-    if source is not None and not source.exists():
+    if source is not None and not os.path.exists(source):  # False for a name that is too long
         raise InputError(f"no such file: {source}{similar_path(source)}")
-    if Path(options.model).is_file():
+    if os.path.isfile(options.model):
         raise InputError(f"model: {options.model} is a file, must be a folder or a name on the Hub, before the text")
     if source is None and options.model.lower().endswith(DOCUMENTS) and not Path(options.model).exists():
         file = Path(options.model)

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import regex
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, input_errors
 from residual_hf.model.constraints import ENDING
 from residual_hf.model.placeholders import Edit
 
@@ -68,7 +68,8 @@ class Glossary:
         lists: dict[str, Any] = {"exact": self._terms.keys() - lower, "lower": lower}
         forms = {"exact": r"\L<exact>", "lower": r"(?i:\L<lower>)"}
         choice = "|".join(form for name, form in forms.items() if lists[name])  # an empty list matches nothing at all
-        self._pattern = regex.compile(f"{BEGIN}(?:{choice}){END}", ignore_unused=True, **lists) if choice else None
+        options: dict[str, Any] = {"ignore_unused": True, "cache_pattern": False}  # which would keep the lists
+        self._pattern = regex.compile(f"{BEGIN}(?:{choice}){END}", **options, **lists) if choice else None
 
     @classmethod
     def read(cls, path: str | Path) -> "Glossary":
@@ -129,7 +130,8 @@ def read_terms(lines: Iterable[str], where: str) -> Iterator[tuple[str, str]]:
             continue
         mark = named or next((mark for mark in "\t;," if mark in line), "\t")
         quoted = csv.reader([line], delimiter=mark, skipinitialspace=True) if mark != "\t" else [line.split("\t")]
-        cells = [cell.strip() for row in quoted for cell in row]
+        with input_errors(f"{where}: line {number} is not CSV: ", csv.Error):  # such as "\r" as the end of lines
+            cells = [cell.strip() for row in quoted for cell in row]
         while cells and not cells[-1]:
             cells.pop()
         if not cells:

@@ -9,6 +9,8 @@ OFFICE_OPEN, OPEN_DOCUMENT, EBOOKS = (".docx", ".pptx", ".xlsx"), (".odt", ".odp
 ARCHIVES = (*OFFICE_OPEN, *OPEN_DOCUMENT, *EBOOKS)
 XML_MESSAGES = (".xml", ".resx", ".resw", ".ts")
 MESSAGES = (*XML_MESSAGES, ".yml", ".yaml")
+BILINGUAL = (*PO, *XLIFF, ".ts")
+"""Those that keep the original beside its translation."""
 KEY_VALUES = (".properties", ".strings", ".json", ".arb", ".ini")
 DOCUMENTS = (*HTML, *MARKDOWN, *SUBTITLES, *ARCHIVES, *PO, *XLIFF, *MESSAGES, *KEY_VALUES)
 """Ends of the names of documents; text files are translated line by line."""

@@ -58,8 +58,9 @@ class ResumableFile:
         check_output_file(path, overwrite=overwrite or resume, inputs=inputs, field="--output")
         self.path, self.partial = path, path.with_name(f"{path.name}.partial")
         self.record, self.made_with = path.with_name(f"{self.partial.name}.json"), dict(made_with)
+        texts = [each for each in inputs if each is not None and not Path(each).is_dir()]  # it may lie with the model
         for own in (self.partial, self.record):
-            check_output_file(own, overwrite=True, inputs=inputs, field="--output")
+            check_output_file(own, overwrite=True, inputs=texts, field="--output")
         self.lock = Lock(path.with_name(f"{self.partial.name}.lock"), f"--output: {path}")
         self.lines, self.size, self.digest, self.written = 0, 0, hashlib.sha256(), hashlib.sha256()
         self.resume, self.overwrite = resume, overwrite

@@ -72,8 +72,11 @@ def score_translations(
     *,
     source_lang: str | None = None,
     target_lang: str | None = None,
+    first: int = 1,
 ) -> list[TranslationScore]:
     """The score of each translation of a sentence, for filtering of pairs and for rescoring of n-best lists.
+
+    `first`: the number of the first pair, for errors.
 
     Raises `InputError` for a text that is longer than the model reads, or a language that it does not have.
     """
@@ -89,7 +92,7 @@ def score_translations(
     targets = tokenizer(text_target=read, add_special_tokens=False, verbose=False)["input_ids"] if read else []
     targets = [[*tag, *ids, end] for ids in targets]
     lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
-    for number, length in enumerate(lengths, start=1):
+    for number, length in enumerate(lengths, start=first):
         if inputs.positions is not None and length > inputs.positions:
             raise InputError(f"pair {number} has {length} tokens, but the model reads at most {inputs.positions}")
     found: dict[int, TranslationScore] = {}
@@ -123,8 +126,9 @@ def read_pairs(table: Path | None, source: Path | None, translation: Path | None
 
 def scored(translator: Translator, pairs: Iterable[tuple[str, str]], **languages: str | None) -> Iterator[str]:
     """Lines of the sum of log-probabilities, a tab and the number of tokens, for each pair, in constant memory."""
-    rest = iter(pairs)
+    rest, first = iter(pairs), 1
     while window := list(islice(rest, WINDOW)):
         sentences, translations = ([pair[side] for pair in window] for side in (0, 1))
-        found = score_translations(translator, sentences, translations, **languages)
+        found = score_translations(translator, sentences, translations, first=first, **languages)
+        first += len(window)
         yield from (f"{score.log_prob:.4f}\t{score.tokens}" for score in found)

@@ -192,8 +192,9 @@ def serve(load: Callable[[], Languages], settings: ServerSettings) -> None:
     if settings.workers > 1:
         serve_in_workers(partial(loaded_app, load, settings), settings)
         return
+    server = uvicorn.Server(uvicorn_config(loaded_app(load, settings), settings))
     with suppress(KeyboardInterrupt):  # SIGTERM and SIGINT, which uvicorn passes on when it is done
-        uvicorn.Server(uvicorn_config(loaded_app(load, settings), settings)).run()
+        server.run()
 
 
 def loaded_app(load: Callable[[], Languages], settings: ServerSettings, documents: Path | None = None) -> FastAPI:

@@ -45,7 +45,8 @@ class FileAnswer(BaseModel):
 
 
 class DocumentFolder:
-    """A temporary folder of documents. The oldest are deleted after `KEPT_SECONDS`, and if there are `KEPT_FILES`.
+    """A temporary folder of documents. The oldest are deleted after `KEPT_SECONDS`, and translated ones if there are
+    `KEPT_FILES`.
 
     `shared`: an existing folder for several processes.
     """
@@ -57,14 +58,16 @@ class DocumentFolder:
         """An empty folder for one document."""
         self.folder = self.folder or Path(mkdtemp(prefix="residual_hf_"))
         self.folder.mkdir(mode=0o700, exist_ok=True)  # a cleaner of temporary files may have deleted it
-        times = []
+        times, old = [], time.time() - KEPT_SECONDS
         for folder in self.folder.iterdir():
             with suppress(FileNotFoundError):  # another process has deleted it
-                times.append((folder.stat().st_mtime, folder))
+                changed = folder.stat().st_mtime
+                if changed < old or any(folder.glob(f"{TRANSLATED}*")):  # others are being translated
+                    times.append((changed, folder))
         times.sort()
         too_many = len(times) - KEPT_FILES
         for number, (changed, folder) in enumerate(times):
-            if number <= too_many or changed < time.time() - KEPT_SECONDS:
+            if number <= too_many or changed < old:
                 shutil.rmtree(folder, ignore_errors=True)
         new = self.folder / token_urlsafe(16)
         new.mkdir()

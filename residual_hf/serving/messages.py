@@ -144,7 +144,7 @@ async def read(request: Request, model: type[Body]) -> Body:
             found = model.model_validate_json(body, strict=True)
             return found.model_copy(update={"api_key": query.get("api_key", "")}) if not found.api_key else found
         (body if content_type == "multipart/form-data" else unquote_to_bytes(body)).decode()
-        async with request.form() as form:
+        async with request.form(max_part_size=len(body)) as form:  # which `Guard` has limited
             if repeated := next((name for name in form if len(form.getlist(name)) > 1), ""):
                 raise HTTPException(400, f"{repeated}: given more than once; several texts are a list in JSON")
             return model.model_validate(query | dict(form))

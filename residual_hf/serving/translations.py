@@ -17,6 +17,7 @@ from fastapi import HTTPException, Request
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.glossary import Glossary
+from residual_hf.documents import BILINGUAL
 from residual_hf.generation.translator import Translator, check_glossary_use
 
 from .batcher import SHORT_TEXT, Batcher, ClosingError
@@ -31,6 +32,7 @@ MEMORY, OF_DOCUMENT = 2**30, 100  # bytes that the process of one of them may ta
 STARTS_WITHIN = 60  # seconds, the first of them
 SHARE = 50  # sentences of one of them that are translated before those of other requests have their turn
 WAIT = 0.1  # seconds until what waits for its place tries again
+GROWTH = 8  # times the size of a document that its translation into a language in between may have
 SHORT_TEXTS = 10_000  # characters of all texts of a request without a process
 T = TypeVar("T")
 
@@ -73,7 +75,7 @@ class Translations:
         found: list[Translation] = []
         for source, target in pairwise(route):
             alternatives = body.alternatives if target == route[-1] else 0
-            translator = self._with_terms(source, target, body.glossary)
+            translator = await asyncio.to_thread(self._with_terms, source, target, body.glossary)
             given = Texts(texts, source, body.format == "html", alternatives, body.alignments)
             job = Job(given, target, translator=translator)
             sizes = list(map(len, texts))
@@ -94,15 +96,19 @@ class Translations:
     ) -> None:
         """Write the translation of a document; `progress` is called after each share of its sentences."""
         check_route(route, glossary)
+        if len(route) > 2 and (kind := file.path.suffix.lower()) in BILINGUAL:
+            raise InputError(f"file: {kind} keeps its original, so not with {' to '.join(route)}")
         output, between = file.output, file.path.with_name(f"between {file.path.name}")
         for source, target in pairwise(route):
             is_last = target == route[-1]
             file = replace(file, output=output if is_last else between, source=source, target=target)
-            job = Job(Texts([], source), target, translator=self._with_terms(source, target, glossary))
+            translator = await asyncio.to_thread(self._with_terms, source, target, glossary)
+            job = Job(Texts([], source), target, translator=translator)
             async with self._layout(FileLayout, file, request, job) as (sentences, join):
                 await join(await self._in_shares(job, sentences, request, progress))
             file.path.unlink()
-            file = replace(file, path=between)
+            most_bytes, most_characters = GROWTH * file.most_bytes, GROWTH * file.most_characters
+            file = replace(file, path=between, most_bytes=most_bytes, most_characters=most_characters)
 
     async def sample(self, file: File, request: Request) -> str:
         """The beginning of a document."""

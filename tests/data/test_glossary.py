@@ -1,6 +1,8 @@
 """Terms in a text, and training text that says how they are translated."""
 
+import gc
 import re
+import sys
 
 import pytest
 
@@ -82,6 +84,14 @@ def test_a_row_that_names_the_columns_is_no_term(start, terms, tmp_path, caplog)
     assert ("names the columns" in caplog.text) is (len(terms) == 1)
 
 
+def test_nothing_keeps_the_terms_of_a_glossary_that_is_gone():
+    term = "".join(["of one", " request"])
+    before = sys.getrefcount(term)
+    assert Glossary([(term, "Wort")]).find(term)
+    gc.collect()
+    assert sys.getrefcount(term) == before
+
+
 def test_the_file_is_read_or_refused_by_line(tmp_path):
     file = tmp_path / "terms.tsv"
     file.write_text("dog\tHund\n\n dog \t Rüde\n")
@@ -91,6 +101,8 @@ def test_the_file_is_read_or_refused_by_line(tmp_path):
         ("a\tb\tnote\n", "line 1.*third column, 'note'"),
         ("a;b\xe4\n".encode("latin-1"), "line 1, byte 4 .*iconv"),
         ("\n", "empty"),
+        ("dog;Hund\rcat;Katze\r", "line 1 is not CSV: .*new-line"),
+        (f"a;{'b' * 200_000}\n", "line 1 is not CSV: .*field limit"),
         ("\tb\n", "line"),
     ):
         file.write_bytes(content if isinstance(content, bytes) else content.encode())

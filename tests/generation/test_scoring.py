@@ -13,6 +13,7 @@ from residual_hf.cli import main
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import encode_corpus
 from residual_hf.evaluation.metrics import corpus_scores
+from residual_hf.generation import scoring
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.scoring import score_translations, translate_corpus
 from residual_hf.generation.translator import Translator
@@ -96,6 +97,13 @@ def test_what_the_model_cannot_read_is_refused(folder):
     with pytest.raises(ValueError, match="argument 2 is shorter"):
         score_translations(translator, ["zwei", "zwei"], ["two"])
     assert score_translations(translator, [], []) == []
+
+
+def test_a_pair_is_named_by_its_place_among_all(folder, monkeypatch):
+    monkeypatch.setattr(scoring, "WINDOW", 2)
+    pairs = [("zwei", "two")] * 2 + [("zwei", "two cats sleep " * 300)]
+    with pytest.raises(InputError, match="pair 3 has"):
+        list(scoring.scored(Translator.from_pretrained(folder), pairs))
 
 
 def test_no_advice_names_an_option_that_no_command_has(caplog):

@@ -366,6 +366,14 @@ def test_an_input_with_the_name_of_the_partial_output_is_kept(translate, tmp_pat
     assert code == 2 and "out.partial is the input" in error and source.read_text() == SENTENCES[0]
 
 
+def test_an_output_in_the_folder_of_its_model_is_continued(tmp_path):
+    options = {"made_with": {}, "inputs": [tmp_path]}
+    with resumable_file.ResumableFile(tmp_path / "out", **options) as file:
+        file.append(["zwei"], "two\n")
+    with resumable_file.ResumableFile(tmp_path / "out", resume=True, **options) as file:
+        assert file.lines == 1
+
+
 def test_the_record_says_what_a_partial_file_is_made_with(translate, source, tmp_path, model):
     output = tmp_path / "out"
     source.write_text("\n".join([*SENTENCES, LONG]))

@@ -34,6 +34,7 @@ from residual_hf.generation.translator import Translator
 from residual_hf.serving.app import serve
 from residual_hf.serving.languages import Languages
 from residual_hf.serving.server_settings import ServerSettings
+from residual_hf.serving.translations import Translations
 
 KEY = "a secret"
 FIELDS = b"".join(
@@ -218,6 +219,22 @@ def test_several_models_detection_and_keys(several):
     for key in ("", "wrong", "ü"):
         assert several.translate("x", api_key=key)[0] == 403
     assert several.request("frontend/settings")[2]["keyRequired"] is True
+
+
+def test_a_form_may_be_as_long_as_the_limit_says(german):
+    server = Server(Languages({"german": german}), char_limit=200_000)
+    fields = {"q": "日" * 150_000, "source": "xx", "target": "en"}  # 1.3 MB in percent encoding
+    form = urllib.parse.urlencode(fields).encode()
+    _, _, answer = server.request("translate", form, "application/x-www-form-urlencoded")
+    assert "xx" in answer["error"]
+    server.close()
+
+
+def test_a_glossary_is_prepared_beside_the_other_requests(server, monkeypatch):
+    threads = []
+    monkeypatch.setattr(Translations, "_with_terms", lambda *_: threads.append(threading.current_thread()))
+    assert server.translate("Hund", glossary={"Hund": "cat"})[0] == 200
+    assert threads and server.thread not in threads
 
 
 def test_what_the_tests_of_libretranslate_ask_of_paths_and_methods(server):
@@ -423,3 +440,11 @@ def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, c
     for host in ("300.1.1.1", "203.0.113.7"):
         with pytest.raises(InputError, match=f"--host {host} --port 0: cannot be listened on: "):
             serve(lambda: pytest.fail("loaded"), ServerSettings(host=host, port=0))
+
+
+def test_an_interrupted_start_is_no_success():
+    def load():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        serve(load, ServerSettings(port=0))

@@ -106,12 +106,15 @@ def test_documents_are_limited_in_number_and_time(server, monkeypatch):
     kept = files.DocumentFolder()
     monkeypatch.setattr(files, "KEPT_FILES", 3)
     folders = [kept.new() for _ in range(5)]
-    for number, folder in enumerate(folders[2:]):
-        os.utime(folder, (time.time() - number, time.time() - number))
-    assert [folder.exists() for folder in folders] == [False, False, True, True, True]
-    os.utime(folders[2], (0, 0))
+    assert all(folder.exists() for folder in folders)  # in progress
+    for number, folder in enumerate(folders):
+        (folder / f"{files.TRANSLATED}a.txt").touch()
+        os.utime(folder, (time.time() - 9 + number,) * 2)
+    folders.append(kept.new())
+    assert [folder.exists() for folder in folders] == [False, False, False, True, True, True]
+    os.utime(folders[5], (0, 0))
     newest = kept.new()
-    assert newest.exists() and not folders[2].exists()
+    assert newest.exists() and not folders[5].exists()
     shutil.rmtree(kept.folder)  # as cleaners of temporary files do
     assert kept.new().exists()
     kept.close()
@@ -192,7 +195,9 @@ def test_chunks_are_not_confused_with_the_lines_of_a_document(server, lines):
             for start in range(0, len(sent), 10_000):  # as they come over a network
                 time.sleep(0.005)
                 client.sendall(sent[start : start + 10_000])
-            answer = client.recv(1000)
+            answer = b""
+            while not answer.endswith(b"}"):
+                answer += client.recv(1000)
         assert answer.startswith(b"HTTP/1.1 400") and b"characters given, must be at most 5000" in answer
 
 
@@ -253,6 +258,8 @@ def test_a_document_goes_by_way_of_another_language(german):
     assert status == 200
     with urlopen(answer["translatedFileUrl"]) as found:
         assert french.translate(german.translate(SENTENCES[0])) in found.read().decode()
+    status, answer = send(server, "a.po", b'msgid "zwei"\nmsgstr ""\n', target="fr")  # keeps the German for the second
+    assert status == 400 and "file: .po keeps its original, so not with de to en to fr" in answer["error"]
     server.close()
 
 
