@@ -1,5 +1,6 @@
 """Records of a process for `run.json`: its command, versions, device, data and emissions."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,13 +13,17 @@ from residual_hf.base.files import RECORD, expanded, write_json
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.text_files import sample_hash
+from residual_hf.model import connections
 from residual_hf.model.checksums import file_hash
+from residual_hf.model.connections import get_ln_mode
 from residual_hf.native import instruction_set
 
 from .run_record import CorpusRecord, DataRecord, Emissions, RunRecord, of_all_starts
 
+PACKAGE = Path(connections.__file__).parent
 
-def begin_record(folder: Path, seed: int, processes: int, data: DataRecord) -> None:
+
+def begin_record(folder: Path, seed: int, processes: int, data: DataRecord, modes: dict[str, str]) -> None:
     """Write what is known before the first update; the record of a resumed run keeps its other fields."""
     known = RunRecord.read(folder) if (is_resumed := (folder / RECORD).exists()) else RunRecord(started=now())
     record = replace(
@@ -32,6 +37,7 @@ def begin_record(folder: Path, seed: int, processes: int, data: DataRecord) -> N
         kernels=of_all_starts(known.kernels, kernels()),
         processes=processes,
         data=data,
+        modes=modes,
         finished=None,
         diverged=None,
         out_of_time=False,
@@ -47,6 +53,14 @@ def kernels() -> str | None:
     if torch.cuda.is_available():
         return None
     return f"{instruction_set()}, PyTorch {torch.backends.cpu.get_cpu_capability()}"
+
+
+def modes_of_user(model: Mapping[str, Any]) -> dict[str, str]:
+    """The hash of the file of each mode in the fields of a model that is not of this package."""
+    fields = [model.get(f"{stack}ln_mode") for stack in ("", "encoder_", "decoder_")]
+    modules = {name: sys.modules.get(get_ln_mode(name).__module__) for name in fields if name is not None}
+    files = {name: Path(getattr(module, "__file__", None) or "") for name, module in modules.items()}
+    return {name: file_hash(file) for name, file in files.items() if file.is_file() and file.parent != PACKAGE}
 
 
 def describe_data(data: DataSettings, texts: Mapping[str, Sequence[ParallelCorpus]]) -> DataRecord:

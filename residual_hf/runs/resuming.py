@@ -15,7 +15,7 @@ from residual_hf.data.data_settings import MOVABLE, SPLITS
 from residual_hf.data.pipeline import Corpora
 from residual_hf.model.checksums import file_hash, find_damage
 from residual_hf.model.options import from_mapping
-from residual_hf.records.recording import describe_data, kernels
+from residual_hf.records.recording import describe_data, kernels, modes_of_user
 from residual_hf.records.run_folder import read_recipe
 from residual_hf.records.run_record import THEN, DataRecord, RunRecord
 from residual_hf.training.checkpoints import complete_checkpoints
@@ -120,6 +120,13 @@ def warn_about_scores(recipe: Recipe, folder: Path) -> None:
             ", ".join(f"{name}: {before[name]}, now {now[name]}" for name in names),
             recipe.training.metric,
         )
+
+
+def warn_about_modes(recipe: Recipe, folder: Path) -> None:
+    """Warn if the file of a mode has changed, by which the rest of the run may follow another equation."""
+    before, now = RunRecord.read(folder).modes, modes_of_user(recipe.model)
+    for name in sorted(name for name in before.keys() & now.keys() if before[name] != now[name]):
+        logger.warning("ln_mode %s: its file has changed since the run was started", name)
 
 
 def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:

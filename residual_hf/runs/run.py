@@ -14,7 +14,7 @@ from residual_hf.base.processes import this_process
 from residual_hf.base.yaml_files import dump_yaml
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import Corpora, read_corpora
-from residual_hf.records.recording import begin_record, describe_data
+from residual_hf.records.recording import begin_record, describe_data, modes_of_user
 from residual_hf.records.run_record import RunRecord
 from residual_hf.training.checkpoints import STATE
 from residual_hf.training.launch import check_launch, keep_freed_memory
@@ -25,7 +25,7 @@ from .fitting import build_trainer, fit
 from .preparation import check_preparation, prepare_data
 from .reading import TerminalHandler, check_folder, log_to, run_folder
 from .recipe import Recipe
-from .resuming import check_same_run, has_finished, warn_about_rounding, warn_about_scores
+from .resuming import check_same_run, has_finished, warn_about_modes, warn_about_rounding, warn_about_scores
 from .trial import resolve_batch_size
 from .warm_start import Start
 
@@ -71,6 +71,7 @@ def train(
                 return read_json(folder / "metrics.json")
             warn_about_rounding(folder)
             warn_about_scores(recipe, folder)
+            warn_about_modes(recipe, folder)
         processes.wait_for_everyone()  # all have checked the folder before the first one writes to it
         with run_folder(folder, resume=resume, overwrite=overwrite) if processes.is_main_process else nullcontext():
             processes.wait_for_everyone()
@@ -107,5 +108,6 @@ def train_on(
 
 
 def record_start(recipe: Recipe, texts: Corpora, folder: Path) -> None:
-    begin_record(folder, recipe.training.seed, this_process().num_processes, describe_data(recipe.data, texts))
+    data, modes = describe_data(recipe.data, texts), modes_of_user(recipe.model)
+    begin_record(folder, recipe.training.seed, this_process().num_processes, data, modes)
     write_atomically(folder / "recipe.yaml", dump_yaml(recipe.as_dict()))

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from transformers import AutoTokenizer, TrainerState
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, write_atomically
+from residual_hf.base.modes import import_modes
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.cli import main
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.data.shortlist import load_shortlist
+from residual_hf.model import connections
 from residual_hf.model.checksums import write_checksums
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import from_mapping
@@ -257,6 +260,25 @@ def test_other_kernels_are_recorded_and_named(run, monkeypatch, caplog):
     other = f"other,{first.partition(',')[2]}"
     assert RunRecord.read(folder).kernels == f"{first}, then {other}"
     assert f"another order (kernels: {first}, now {other})" in caplog.text
+
+
+def test_the_file_of_a_mode_that_has_changed_is_named(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
+    file = tmp_path / "own_plus.py"
+    file.write_text(
+        "from residual_hf import register_ln_mode\nfrom residual_hf.model.ln_modes import PostLN\n"
+        "@register_ln_mode('own_plus')\nclass OwnPlus(PostLN):\n    pass\n"
+    )
+    import_modes(file)
+    recipe = make_recipe(tmp_path)
+    recipe = replace(recipe, model=recipe.model | {"ln_mode": "own_plus"})
+    train(changed(recipe, "training", max_updates=2))
+    train(changed(recipe, "training", max_updates=4), resume=True)
+    assert "its file has changed" not in caplog.text
+    file.write_text(file.read_text() + "# another\n")
+    train(changed(recipe, "training", max_updates=6), resume=True)
+    sys.modules.pop("own_plus")
+    assert "ln_mode own_plus: its file has changed since the run was started" in caplog.text
 
 
 def test_a_resumed_run_evaluates_and_logs_as_often_as_its_recipe_says(run):
