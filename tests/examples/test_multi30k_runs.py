@@ -18,9 +18,7 @@ def rows_of(page, header):
 
 def test_the_table_has_the_recorded_scores():
     records = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in FOLDER.glob("runs/*.json")}
-    rows = [
-        [cell.strip("`") for cell in row] for row in rows_of(FOLDER / "README.md", "| mode | rate | seed |")
-    ]
+    rows = [[cell.strip("`") for cell in row] for row in rows_of(FOLDER / "README.md", "| mode | rate | seed |")]
     found = {f"{mode}_lr{float(rate)}_s{seed}": scores for mode, rate, seed, *scores in rows}
     nll_and_bleu = {
         name: [f"{run['scores'][key][0]:.{n}f}" for key, n in (("nll", 3), ("bleu", 2))]
