@@ -58,7 +58,7 @@ def read() -> list[Run]:
 def run_of(folder: Path) -> Run | None:
     """The run of a study in a folder; None if it has neither finished nor diverged."""
     record, metrics = RunRecord.read(folder), folder / "metrics.json"
-    if not record.diverged and (not metrics.exists() or (record.resumed and not record.finished)):
+    if not record.diverged and (record.goes_on or not metrics.exists()):
         return None
     scores = {} if record.diverged else read_json(metrics)
     nll, test_nll = (round(scores.get(split, {}).get("nll", math.inf), 4) for split in ("valid", "test"))

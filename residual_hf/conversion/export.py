@@ -28,11 +28,11 @@ from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.decode import to_text
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.connections import get_ln_mode
-from residual_hf.model.length_limits import length_limit
+from residual_hf.model.length_limits import end_tokens, length_limit
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
-from .exported_model import Model, end_tokens, translate_greedily
+from .exported_model import Model, translate_greedily
 from .to_ctranslate2 import CTranslate2Target
 from .to_onnx import OnnxTarget
 from .to_torch_export import TorchExportTarget

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import ForcedBOSTokenLogitsProcessor, GenerationConfig
 
 from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.length_limits import end_tokens
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.model.search import Array, Decoder, SearchSettings, beam_search, greedy_search
@@ -193,8 +194,3 @@ def padded(config: ResidualConfig, sources: Sequence[list[int]]) -> tuple[Tensor
 def prompt_of(config: ResidualConfig, tokens: Tensor) -> Tensor:
     """The first tokens of a search, (sentences, length): the start token, or for a decoder alone the text."""
     return torch.full((len(tokens), 1), config.decoder_start_token_id) if config.is_encoder_decoder else tokens
-
-
-def end_tokens(config: ResidualConfig) -> list[int]:
-    ends: Any = config.eos_token_id
-    return ends if isinstance(ends, list) else [ends]

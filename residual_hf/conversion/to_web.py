@@ -19,13 +19,14 @@ from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model import placeholders, translation_inputs
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.embeddings import first_position, positions_padding
+from residual_hf.model.length_limits import end_tokens
 from residual_hf.model.translation_inputs import TranslationInputs
 from residual_hf.native.image import KERNELS, PANEL_WIDTH, Image, layout
 from residual_hf.native.structures import interface_version
 from residual_hf.native.support import unsupported_stack
 from residual_hf.native.weights import Packer, last_position
 
-from .exported_model import Model, Sentences, end_tokens, translate_greedily
+from .exported_model import Model, Sentences, translate_greedily
 
 PAGE = Path(__file__).with_name("web")
 WEIGHTS = "model.bin"
@@ -147,8 +148,8 @@ def search_of(model: Model) -> dict[str, Any]:
     names = ("num_beams", "length_penalty", "early_stopping", "max_length_a", "max_length_b")
     config = model.config
     tokens = {"start": config.decoder_start_token_id, "ends": end_tokens(config), "pad": config.pad_token_id}
-    least = {"min_length": model.generation_config.min_length or 0}
-    return {"search": {**{name: getattr(settings, name) for name in names}, **least, **tokens}}
+    least = model.generation_config.min_length or 0
+    return {"search": {**{name: getattr(settings, name) for name in names}, "min_length": least, **tokens}}
 
 
 def texts_of(model: Model, tokenizer: Any) -> dict[str, Any]:

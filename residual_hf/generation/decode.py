@@ -19,7 +19,7 @@ from residual_hf.data.shortlist import Shortlist
 from residual_hf.model.constraints import LettersAdded, Phrase, tokens_of
 from residual_hf.model.decoding import FastGenerationMixin, OwnLength
 from residual_hf.model.fingerprint import unchanged
-from residual_hf.model.length_limits import length_limit
+from residual_hf.model.length_limits import end_tokens, length_limit
 from residual_hf.model.translation_inputs import position_limit, without_tag
 from residual_hf.native.support import missing_support
 
@@ -163,7 +163,7 @@ def search_batch(
 ) -> list[list[Candidate]]:
     """As `search`, for one batch in this process."""
     config, generation = model.config, model.generation_config
-    if (eos := generation.eos_token_id) is None:
+    if generation.eos_token_id is None:
         raise InputError("generation config: eos_token_id: missing, so that no translation would end")
     collate = Seq2SeqCollator(config.pad_token_id, generation.decoder_start_token_id)
     batch = collate([{model.main_input_name: source} for source in sources])
@@ -192,7 +192,7 @@ def search_batch(
     # each process has full weights and its own number of batches: synced_gpus=False
     with input_errors("generate: ", ValueError):  # an argument, or a value of the generation config
         output = model.generate(**inputs, **arguments, return_dict_in_generate=True, synced_gpus=False)
-    ends = torch.tensor([config.pad_token_id, *(eos if isinstance(eos, list) else [eos])], device=model.device)
+    ends = torch.tensor([config.pad_token_id, *end_tokens(generation)], device=model.device)
     ended = torch.isin(output.sequences[:, 1:], ends)
     most = torch.tensor(limits, device=model.device).repeat_interleave(count).add(begun).clamp(max=ended.shape[1])
     lengths = (ended.cumsum(1) == 0).sum(1).minimum(most)  # 0 of a model that is not finite, which writes nothing

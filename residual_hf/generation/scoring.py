@@ -13,6 +13,7 @@ from residual_hf.data.pair_reader import aligned_lines
 from residual_hf.data.shortlist import Shortlist
 from residual_hf.data.text_files import LineReader, iter_lines
 from residual_hf.model.alignment import padded
+from residual_hf.model.length_limits import end_tokens
 
 from .decode import sequence_log_probs
 from .generation_settings import DecodingSettings, SearchRequest
@@ -84,8 +85,7 @@ def score_translations(
     check_sentences(translations)
     model, tokenizer, inputs = translator.model, translator.tokenizer, translator.inputs
     pad, start = model.config.pad_token_id, model.generation_config.decoder_start_token_id
-    end = model.generation_config.eos_token_id
-    end = end[0] if isinstance(end, list) else end
+    end, *_ = end_tokens(model.generation_config)
     sources, arguments = translator.encode(sentences, source_lang, target_lang)
     tag = [token for token in [arguments.get("forced_bos_token_id")] if token is not None]
     read = [inputs.as_written(text, source) for source, text in zip(sentences, translations, strict=True)]

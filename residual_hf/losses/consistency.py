@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from residual_hf.base.errors import InputError
+from residual_hf.model.length_limits import end_tokens
 
 BATCHED = ("input_ids", "input_features", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "labels")
 RANDOM = ("dropout", "attention_dropout", "activation_dropout", "encoder_word_dropout", "decoder_word_dropout")
@@ -40,8 +41,7 @@ class TwoPasses:
         self.alpha = alpha
         self.cutoff = cutoff
         self.active = False
-        ends = model.config.eos_token_id
-        self.kept = [*(ends if isinstance(ends, list) else [ends]), model.config.decoder_start_token_id]
+        self.kept = [*end_tokens(model.config), model.config.decoder_start_token_id]
         model.register_forward_pre_hook(self._double, with_kwargs=True)
         if cutoff is not None:
             for table in {model.model.encoder.embed_tokens, model.model.decoder.embed_tokens}:  # one after a resize

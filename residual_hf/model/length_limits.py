@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""How long a translation may become; without imports, since the settings of commands use it."""
+"""How long a translation may become, and what ends it; without imports, since the settings of commands use it."""
 
 from typing import Any
 
@@ -27,3 +27,9 @@ def has_length_rule(generation_config: Any) -> bool:
     """
     rule = (getattr(generation_config, name, None) for name in ("max_length_a", "max_length_b"))
     return own_length(generation_config) is None and None not in rule
+
+
+def end_tokens(config: Any) -> list[int]:
+    """The tokens that end a sequence, by a config or a generation config."""
+    ends = config.eos_token_id
+    return ends if isinstance(ends, list) else [ends]

@@ -48,15 +48,14 @@ class Run:
                 kind = "finished run" if finished else "run"
                 raise InputError(f"run folder: {folder} has no {name}, must be the folder of a {kind}")
         record = RunRecord.read(folder)
-        is_resumed = bool(record.resumed) and not record.finished
-        if finished and is_resumed:
+        if finished and record.goes_on:
             raise InputError(f"run folder: {folder} was resumed and has not finished again; use --resume")
         config, metrics, cleaning = (
             read_json(folder / name) if (folder / name).is_file() else {}
             for name in ("model/config.json", "metrics.json", "cleaning.json")
         )
-        if is_resumed:
-            metrics = {}  # of the model before
+        if record.goes_on:
+            metrics = {}
         for split in {"test", "valid"} & metrics.keys():
             if not _are_figures(metrics[split]):
                 raise InputError(f"{folder / 'metrics.json'}: damaged, {split} must be scores with a `value` each")

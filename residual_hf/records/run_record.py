@@ -101,6 +101,11 @@ class RunRecord(InputSettings):
         write_json(folder / RECORD, asdict(replace(cls.read(folder), **fields)))
 
     @property
+    def goes_on(self) -> bool:
+        """Whether the run was resumed and has not finished again: its scores are of the model before."""
+        return bool(self.resumed) and not self.finished
+
+    @property
     def commits(self) -> list[str]:
         """The commits that a run was trained at, in order; none if it was trained outside of git."""
         return self.commit.split(THEN) if self.commit else []

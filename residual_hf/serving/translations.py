@@ -75,7 +75,7 @@ class Translations:
         found: list[Translation] = []
         for source, target in pairwise(route):
             alternatives = body.alternatives if target == route[-1] else 0
-            translator = await asyncio.to_thread(self._with_terms, source, target, body.glossary)
+            translator = await self._with_terms(source, target, body.glossary)
             given = Texts(texts, source, body.format == "html", alternatives, body.alignments)
             job = Job(given, target, translator=translator)
             sizes = list(map(len, texts))
@@ -102,8 +102,7 @@ class Translations:
         for source, target in pairwise(route):
             is_last = target == route[-1]
             file = replace(file, output=output if is_last else between, source=source, target=target)
-            translator = await asyncio.to_thread(self._with_terms, source, target, glossary)
-            job = Job(Texts([], source), target, translator=translator)
+            job = Job(Texts([], source), target, translator=await self._with_terms(source, target, glossary))
             async with self._layout(FileLayout, file, request, job) as (sentences, join):
                 await join(await self._in_shares(job, sentences, request, progress))
             file.path.unlink()
@@ -115,7 +114,7 @@ class Translations:
         async with self._layout(FileSample, file, request) as (((text, _),), _):
             return text
 
-    def _with_terms(self, source: str, target: str, terms: dict[str, str]) -> Translator | None:
+    async def _with_terms(self, source: str, target: str, terms: dict[str, str]) -> Translator | None:
         """The translator with terms before its own, if there are any. Raises `InputError` if it cannot use them."""
         if not terms:
             return None
@@ -123,7 +122,7 @@ class Translations:
         check_glossary_use(served.model)
         known = {} if served.glossary is None else served.glossary.targets
         rows = [(term, each) for term, targets in known.items() if term not in terms for each in targets]
-        return served.with_glossary(Glossary([*terms.items(), *rows]))
+        return served.with_glossary(await asyncio.to_thread(Glossary, [*terms.items(), *rows]))  # which takes long
 
     @asynccontextmanager
     async def _layout(

@@ -31,10 +31,10 @@ from residual_hf.data.glossary import Glossary
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.html_text import visible_text
 from residual_hf.generation.translator import Translator
+from residual_hf.serving import translations
 from residual_hf.serving.app import serve
 from residual_hf.serving.languages import Languages
 from residual_hf.serving.server_settings import ServerSettings
-from residual_hf.serving.translations import Translations
 
 KEY = "a secret"
 FIELDS = b"".join(
@@ -232,7 +232,12 @@ def test_a_form_may_be_as_long_as_the_limit_says(german):
 
 def test_a_glossary_is_prepared_beside_the_other_requests(server, monkeypatch):
     threads = []
-    monkeypatch.setattr(Translations, "_with_terms", lambda *_: threads.append(threading.current_thread()))
+
+    def prepare(rows):
+        threads.append(threading.current_thread())
+        return Glossary(rows)
+
+    monkeypatch.setattr(translations, "Glossary", prepare)
     assert server.translate("Hund", glossary={"Hund": "cat"})[0] == 200
     assert threads and server.thread not in threads
 
