@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGHUP = getattr(signal, "SIGHUP", None)  # Windows has none
-SIGNALS = (signal.SIGINT, signal.SIGTERM, *([] if SIGHUP is None else [SIGHUP]))
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @contextmanager

@@ -2,10 +2,9 @@
 
 import logging
 import math
-import signal
-import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from transformers.trainer_callback import ExportableState
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import append_json_lines, delete_replaced, write_atomically
-from residual_hf.base.interrupts import SIGHUP, SIGNALS
+from residual_hf.base.interrupts import signals_handled
 from residual_hf.base.tables import duration, figure
 from residual_hf.model.branch_warmup import advance_branch_warmup
 from residual_hf.records.learning_curve import learning_curve
@@ -218,9 +217,9 @@ class StepsOfTheSettings(TrainerCallback):
 class InterruptCallback(TrainerCallback):
     """Saves a checkpoint and stops training on the first Ctrl-C, SIGTERM or SIGHUP; the second stops immediately.
 
-    A SIGHUP that the process ignores stays ignored, as under `nohup`. After `max_minutes` it evaluates too, so that a
-    model can be made of the checkpoint. Several processes agree every `AGREE_EVERY` updates, so that none waits for
-    one that has stopped.
+    A signal that the process ignores stays ignored: SIGHUP under `nohup`, Ctrl-C of a job that a script starts with
+    `&`. After `max_minutes` it evaluates too, so that a model can be made of the checkpoint. Several processes agree
+    every `AGREE_EVERY` updates, so that none waits for one that has stopped.
     """
 
     AGREE_EVERY = 10
@@ -228,14 +227,11 @@ class InterruptCallback(TrainerCallback):
     def __init__(self, max_minutes: float | None = None):
         self.interrupted = self.out_of_time = False
         self.seconds = math.inf if max_minutes is None else 60 * max_minutes
-        self._previous: dict[int, Any] = {}
+        self._handlers = ExitStack()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.started = time.monotonic()
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                if number != SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                    self._previous[number] = signal.signal(number, self._note)
+        self._handlers.enter_context(signals_handled(self._note))
 
     def _note(self, number: int, frame: Any) -> None:
         self.interrupted = True
@@ -244,9 +240,7 @@ class InterruptCallback(TrainerCallback):
 
     def restore(self) -> None:
         """Handle signals as before training."""
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous = {}
+        self._handlers.close()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         out_of_time = time.monotonic() - self.started >= self.seconds

@@ -100,12 +100,12 @@ def test_each_signal_stops_after_a_checkpoint(signals):
         assert signal.getsignal(number) == signal.SIG_DFL  # the second one stops immediately
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
-def test_a_signal_that_is_ignored_stays_ignored(signals):
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_that_is_ignored_stays_ignored(signals, number):
+    signal.signal(number, signal.SIG_IGN)  # SIGHUP by nohup, SIGINT of a job that a script starts with &
     interrupt = InterruptCallback()
     interrupt.on_train_begin(None, None, None)
-    signal.raise_signal(signal.SIGHUP)
+    signal.raise_signal(number)
     assert not interrupt.interrupted
     interrupt.restore()
 
