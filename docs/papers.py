@@ -31,8 +31,8 @@ The tables, figures, theorems, equations and claims of the papers behind this pa
 what it needs, what was measured here, and whether that agrees. **partly**: a part of the claim was seen, or the whole
 with a qualification. **open**: not measured, or a claim about complete trainings of which only short ones of small
 models were run, from which nothing follows. Recipes need the corpora and GPUs of the papers; `--full` has their width
-and number of updates, on the generated corpus.
-Diagrams of architectures have no line of their own. {counts}
+and number of updates, on sentences that the package generates (a small English-German grammar, that of `quickstart`).
+Diagrams of architectures have no line of their own. {counts}.
 `python docs/papers.py` writes this page from the files in `docs/papers/`.
 """
 
@@ -43,17 +43,21 @@ def read_papers(folder: Path = DOCS / "papers") -> dict[str, dict[str, Any]]:
 
 
 def render(papers: dict[str, dict[str, Any]]) -> str:
-    answers = [item["agrees"] for paper in papers.values() for item in paper["items"]]
-    intro = INTRO.format(counts=f"Of {len(answers)} items, {answers.count('open')} are open.")
+    intro = INTRO.format(counts=summary([item for paper in papers.values() for item in paper["items"]]))
     return "\n".join([intro, *(section(paper) for paper in papers.values())])
 
 
+def summary(items: list[dict[str, Any]]) -> str:
+    counts = Counter(ANSWERS[item["agrees"]] for item in items)
+    return f"{len(items)} items: " + ", ".join(
+        f"{counts[answer]} {answer}" for answer in ANSWERS.values() if counts[answer]
+    )
+
+
 def section(paper: dict[str, Any]) -> str:
-    counts = Counter(ANSWERS[item["agrees"]] for item in paper["items"])
-    summary = ", ".join(f"{counts[answer]} {answer}" for answer in ANSWERS.values() if counts[answer])
     rows = [("item", "claim", "command", "needs", "measured here", "agrees"), *map(row, paper["items"])]
     title = f"## [{paper['title']}]({paper['url']})"
-    return f"{title}\n\n{len(paper['items'])} items: {summary}.\n\n{as_markdown(rows)}\n"
+    return f"{title}\n\n{summary(paper['items'])}.\n\n{as_markdown(rows)}\n"
 
 
 def row(item: dict[str, Any]) -> tuple[str, ...]:
