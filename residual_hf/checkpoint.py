@@ -173,7 +173,6 @@ def validate_model_folder(folder: str | os.PathLike) -> list[str]:
         config.validate_residual()
     code = checks.check_code(folder, values, config)
     _, tokenizer = load_checkpoint(folder, classes=[cls for cls, _ in SAVED.values()])
-    checks.check_undamaged(folder)
     weights, _ = checks.weight_shapes(folder)
     names = dict.fromkeys([*checks.TOKENIZER_FILES, CHAT_TEMPLATE_FILE, *tokenizer.vocab_files_names.values()])
     optional = [name for name in (*names, SHORTLIST, *PROCESSOR, CHECKSUMS) if (folder / name).is_file()]

@@ -1,6 +1,7 @@
 """`residual-hf <verb>`: exit codes and messages; the verbs are in `commands/`."""
 
 import argparse
+import io
 import os
 import re
 import sys
@@ -31,6 +32,8 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed, as by `2>&-`
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # as files, in every locale
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bars of libraries in files and pipes
     options = (parser or build_parser()).parse_args(arguments, argparse.Namespace(arguments=arguments))

@@ -366,6 +366,13 @@ def test_modes_are_listed_without_slow_imports_and_a_pipe_gets_no_progress_bars(
     assert "GOMP_SPINCOUNT = '3000'" in openmp  # but not at once
 
 
+def test_output_is_utf_8_in_every_locale():
+    script = "from residual_hf_cli import main\nmain(['modes'])\nprint('ж')"
+    environment = os.environ | {"PYTHONIOENCODING": "cp1252"}
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment)
+    assert finished.stdout.decode().splitlines()[-1] == "ж", finished.stderr
+
+
 OWN = """
 from residual_hf import register_ln_mode
 from residual_hf.model.ln_modes import PostLN

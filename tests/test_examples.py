@@ -214,6 +214,12 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     for one, score in ((low, 0.0), (high, 0.09)):
         one.metrics["valid"]["bleu"] = {"value": score, "signature": "nrefs:1|tok:13a"}
     assert study_module.sign(high, low) == 0  # whatever the test says, scores below 1 say nothing
+    at = {
+        rate: [study_module.Run("post_ln", study_module.Column(None, None, rate), s, tmp_path) for s in (1, 2)]
+        for rate in (1, 2)
+    }
+    partly = {**dict.fromkeys(at[1]), at[2][0]: low, at[2][1]: None}  # at the rate of 1 both seeds diverged
+    assert "0.00 (1 diverged) at 2" in study_module.table_of_best_rates(partly, ["post_ln"], "bleu")
 
     (finished / "metrics.json").unlink()
     record = json.loads((finished / "run.json").read_text())

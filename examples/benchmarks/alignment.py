@@ -19,7 +19,7 @@ import torch
 from residual_hf.generation.markup import Inline, SplitBlocks
 from residual_hf.generation.projection import SAME
 from residual_hf.generation.translator import Hypothesis, Translator
-from residual_hf.model.alignment import AlignedTokens, Alignment, align, eager_attention, token_spans
+from residual_hf.model.alignment import AlignedTokens, Alignment, align, token_spans, with_eager_attention
 
 WORD = re.compile(r"\w(?:[\w.,'’-]*\w)?")
 LEAST_DICE, LEAST_SENTENCES = 0.6, 20
@@ -68,8 +68,10 @@ def links(source: str, target: str, words: dict[str, str]) -> dict[str, list[tup
 def layer_weights(model, source: list[int], target: list[int]) -> np.ndarray:
     """Attention of each layer while a token is predicted, (layers, target tokens, source tokens)."""
     inputs = torch.tensor([[model.generation_config.decoder_start_token_id, *target]])
-    with torch.no_grad(), eager_attention(model):
-        output = model(torch.tensor([source]), decoder_input_ids=inputs, output_attentions=True, use_cache=False)
+    with torch.no_grad():
+        output = with_eager_attention(model)(
+            torch.tensor([source]), decoder_input_ids=inputs, output_attentions=True, use_cache=False
+        )
     return torch.stack([layer[0, :, :-1].mean(0) for layer in output.cross_attentions]).double().numpy()
 
 

@@ -189,19 +189,21 @@ def table(results: Results, modes: Sequence[str], figure: str) -> str:
     return as_markdown([["`ln_mode`", *(column.title or "score" for column in columns)], *rows])
 
 
-def validation_nll(runs: Sequence[FinishedRun | None]) -> float:
-    return sum(math.inf if run is None else run.metrics["valid"]["nll"] for run in runs) / len(runs)
+def diverged_and_nll(runs: Sequence[FinishedRun | None]) -> tuple[int, float]:
+    """How many runs diverged, and the mean validation NLL of the others."""
+    found = [run.metrics["valid"]["nll"] for run in runs if run is not None]
+    return len(runs) - len(found), sum(found) / len(found) if found else math.inf
 
 
 def table_of_best_rates(results: Results, modes: Sequence[str], figure: str) -> str:
-    """Each mode at the learning rate with its lowest validation NLL."""
+    """Each mode at the learning rate with the fewest diverged seeds, and of these with its lowest validation NLL."""
     settings = list(dict.fromkeys(replace(column, lr=None) for column in columns_of(results)))
     rows = []
     for mode in modes:
         rows.append([f"`{mode}`"])
         for setting in settings:
             rates = [column for column in columns_of(results) if replace(column, lr=None) == setting]
-            best = min(rates, key=lambda rate: validation_nll(of(results, mode, rate)))
+            best = min(rates, key=lambda rate: diverged_and_nll(of(results, mode, rate)))
             text, rate = cell(of(results, mode, best), [], figure), f"{best.lr:g}"
             rows[-1].append(f"{text} at {'every rate' if text == 'diverged' else rate}")
     return as_markdown([["`ln_mode`", *(setting.title or "score" for setting in settings)], *rows])

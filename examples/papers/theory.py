@@ -28,7 +28,7 @@ def post_ln_change(sigma_squared: float) -> float:
 def simulated_changes(
     post_ln: bool, depth: int, sigma_squared: float = 1.0, size: int = 200_000, seed: int = 0
 ) -> list[float]:
-    """Mean |x_(k+1) - x_k| for k = 1 ... depth - 1 in a stack whose branches are Gaussian noise.
+    """Mean |x_(k+1) - x_k| for k = 2 ... depth in a stack whose branches are Gaussian noise.
 
     Post-LN starts from a normalized vector and Pre-LN from zero, as in the proofs.
     """

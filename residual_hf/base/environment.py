@@ -16,7 +16,8 @@ from residual_hf._version import __version__
 def command() -> str:
     """The command line of this process, as a user types it."""
     program = Path(sys.argv[0])
-    name = "residual-hf" if program.parts[-2:] == ("residual_hf", "cli.py") else program.name
+    own = ("residual_hf", "cli.py"), ("residual_hf_cli", "__main__.py")  # of `python -m` and `torchrun -m`
+    name = "residual-hf" if program.parts[-2:] in own else program.name
     return shlex.join([name, *sys.argv[1:]])
 
 

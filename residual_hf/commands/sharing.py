@@ -49,7 +49,7 @@ def add_push(push: argparse.ArgumentParser) -> None:
     push.add_argument("repo_id", metavar="user/name", help="repository on the Hub")
     push.add_argument("--private", action="store_true", help="make a new repository private")
     push.add_argument("--revision", help="branch to commit to, created if it does not exist (default: main)")
-    push.add_argument("--dry-run", action="store_true", help="list the files to upload; works offline")
+    push.add_argument("--dry-run", action="store_true", help="write the card and list the files; works offline")
     push.add_argument(
         "--trust-remote-code",
         action="store_true",

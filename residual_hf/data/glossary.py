@@ -118,17 +118,18 @@ class Glossary:
 def read_terms(lines: Iterable[str], where: str) -> Iterator[tuple[str, str]]:
     """Terms and translations of lines "term<TAB>translation", or of CSV with semicolons or commas.
 
-    A first row that names both columns is left out, which is logged, and a line `sep=;` before it is obeyed.
+    The first term decides. A row before it that names both columns is left out, which is logged, and a line `sep=;`
+    is obeyed.
 
     Raises `InputError` for others, with the line, and `where` it is.
     """
-    named, is_first = None, True
+    named, header, is_first = None, "", True
     for number, line in enumerate(lines, start=1):
         line = line.removeprefix("\ufeff")
         if number == 1 and (found := SEPARATOR.fullmatch(line)):
             named = found[1]
             continue
-        mark = named or next((mark for mark in "\t;," if mark in line), "\t")
+        mark = named or next((mark for mark in f"{header}\t;," if mark in line), "\t")
         quoted = csv.reader([line], delimiter=mark, skipinitialspace=True) if mark != "\t" else [line.split("\t")]
         with input_errors(f"{where}: line {number} is not CSV: ", csv.Error):  # such as "\r" as the end of lines
             cells = [cell.strip() for row in quoted for cell in row]
@@ -139,7 +140,9 @@ def read_terms(lines: Iterable[str], where: str) -> Iterator[tuple[str, str]]:
         may_name, is_first = is_first, False
         if may_name and is_header(cells[:2]):
             logger.warning("%s: line %d names the columns and is no term: %r", where, number, line[:80])
+            header = mark
             continue
+        named = mark
         if len(cells) != 2 or not all(cells):
             more = f"; it has a third column, {cells[2][:80]!r}" if len(cells) > 2 else ""
             raise InputError(

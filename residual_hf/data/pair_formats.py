@@ -142,8 +142,9 @@ def _table(spec: CorpusSpec) -> Iterator[Pair]:
         fault = ""
         if len(row) <= max(source, target) and any(row):
             fault = f"columns {source + 1} and {target + 1} are to be read"
-        elif spec.file_format == ".csv" and any(row[len(first) :]):
-            fault = f"the first row has {len(first)}; text with a delimiter must be in double quotes"
+        elif spec.file_format != ".xlsx" and any(row[len(first) :]):
+            fault = f"the first row has {len(first)}"
+            fault += "; text with a delimiter must be in double quotes" * (spec.file_format == ".csv")
         if fault:
             raise InputError(f"{spec.file}: row {number} has {len(row)} columns, but {fault}")
         if any(row):
@@ -203,19 +204,23 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     marks = QUOTED.sub("", start[0])  # of which a comma is the likeliest in a text
     delimiter = named[1] if named else max(",;\t|", key=lambda m: (marks.count(m), m != "," and m in marks))
     size = 0  # of the row, whose texts may have any number of lines
+    number = int(named is not None)
 
     def lines_of_rows() -> Iterator[str]:
-        nonlocal size
+        nonlocal size, number
         for line in lines:
+            number += 1
             size += len(line)
             if size > LONGEST_LINE:
-                raise csv.Error(f"line {reader.number}: a row of more than {LONGEST_LINE:,} characters")
+                raise csv.Error(f"a row of more than {LONGEST_LINE:,} characters")
             yield f"{line}\n"
 
-    with input_errors(f"{path}: not CSV: ", csv.Error):
+    try:
         for row in csv.reader(lines_of_rows(), delimiter=delimiter, strict=True):
             size = 0
             yield row
+    except csv.Error as error:
+        raise InputError(f"{path}: line {number} is not CSV: {error}") from None
 
 
 def _parquet(spec: CorpusSpec) -> Iterator[Pair]:

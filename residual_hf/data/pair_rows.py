@@ -48,7 +48,7 @@ def record_pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
     if spec.source_column is None:
         keys = (spec.source_lang, spec.target_lang)
         given = record.keys() if isinstance(record, dict) else set()
-        if not given & {*keys}:
+        if not given & {*keys} or ("translation" in given and not {*keys} <= given):  # `id` may be no language
             others = [sorted(names & given) for names in HEADERS]
             if all(len(found) == 1 for found in others):
                 keys = others[0][0], others[1][0]
@@ -86,12 +86,14 @@ def same_language(one: str, other: str) -> bool:
 
 
 def find_language(names: Sequence[str], wanted: str | None) -> int | None:
-    """The position of a language among others, by code or name, preferably of its exact code."""
+    """The position of a language among others: of its name, as a column `No` or `ID` may have numbers, or its code."""
     if wanted is None:
         return None
     called = names_of(wanted)
-    same = [i for i, name in enumerate(names) if same_language(name, wanted) or name.casefold() in called]
-    return next((i for i in same if len(names[i]) == len(wanted)), same[0] if same else None)
+    named = [i for i, name in enumerate(names) if name.casefold() in called]
+    coded = [i for i, name in enumerate(names) if same_language(name, wanted)]
+    exact = [i for i in coded if len(names[i]) == len(wanted)]
+    return next(iter([*named, *exact, *coded]), None)
 
 
 def is_forward(spec: CorpusSpec, source: str | None, target: str | None) -> bool:

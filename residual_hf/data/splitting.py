@@ -17,6 +17,9 @@ from residual_hf.base.files import atomic_file
 from .data_settings import SPLITS, CorpusSpec
 from .pair_reader import Pair, PairReader
 
+LONGEST_HELD_OUT = 1000
+"""Bytes of a sentence: fewer than the 512 tokens that models of `residual-hf init` read, in any script."""
+
 
 @dataclass(frozen=True)
 class SplitReport:
@@ -53,16 +56,19 @@ def split_corpus(spec: CorpusSpec, folder: Path, seed: int = 1, *, more: Sequenc
     `spec`: with its languages and with `skip_empty`; `more`: others of the same languages, whose pairs are added.
 
     Sentences are compared without case, punctuation and spaces, on both sides. Held-out pairs are drawn at random from
-    those whose sentences occur only once, as far as there are enough; training pairs with a sentence of a held-out
-    pair are left out. Memory: 16 bytes per pair.
+    those whose sentences occur only once and have at most `LONGEST_HELD_OUT` bytes, as far as there are enough;
+    training pairs with a sentence of a held-out pair are left out. Memory: 24 bytes per pair.
 
     Raises `InputError` for files that cannot be read or differ in their lines, and for less than 10 different pairs.
     """
     readers = [PairReader(each) for each in (spec, *more)]
-    hashes = (tuple(hash(sentence_key(text)) for text in pair) for pair in all_pairs(readers))
-    keys = np.fromiter(hashes, dtype=np.dtype((np.int64, 2))).T
-    held_out = choose_held_out(keys, np.random.default_rng(seed))
-    split = np.zeros(keys.shape[1], dtype=np.int8)
+    hashes = (
+        (*(hash(sentence_key(text)) for text in pair), max(len(text.encode()) for text in pair) <= LONGEST_HELD_OUT)
+        for pair in all_pairs(readers)
+    )
+    *keys, fits = np.fromiter(hashes, dtype=np.dtype((np.int64, 3))).T
+    held_out = choose_held_out(keys, fits > 0, np.random.default_rng(seed))
+    split = np.zeros(len(fits), dtype=np.int8)
     for number, rows in enumerate(held_out, start=1):
         split[rows] = number
     shared = np.zeros(len(split), dtype=bool)
@@ -78,12 +84,14 @@ def all_pairs(readers: Iterable[PairReader]) -> Iterator[Pair]:
     return (pair for reader in readers for pair in reader.one_pass())
 
 
-def choose_held_out(keys: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def choose_held_out(
+    keys: Sequence[np.ndarray], fits: np.ndarray, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the validation and the test set; no two of them share a sentence.
 
-    `keys`: hashes of the sentences, of shape (2, pairs).
+    `keys`: hashes of the sentences of each side; `fits`: pairs that any model can read.
     """
-    first = once = np.ones(keys.shape[1], dtype=bool)  # the first, or the only pair with its sentences
+    first = once = np.ones(len(fits), dtype=bool)  # the first, or the only pair with its sentences
     for side in keys:
         _, start, inverse, counts = np.unique(side, return_index=True, return_inverse=True, return_counts=True)
         once = once & (counts[inverse] == 1)
@@ -91,8 +99,8 @@ def choose_held_out(keys: np.ndarray, random: np.random.Generator) -> tuple[np.n
     if (different := int(first.sum())) < 10:
         raise InputError(f"{different} different sentence pairs, must be at least 10")
     valid, test = held_out_sizes(different)
-    candidates = np.flatnonzero(once if once.sum() >= valid + test else first)
-    rows = random.choice(candidates, valid + test, replace=False)
+    candidates = next(rows for rows in (once & fits, first & fits, first) if rows.sum() >= valid + test)
+    rows = random.choice(np.flatnonzero(candidates), valid + test, replace=False)
     return np.sort(rows[:valid]), np.sort(rows[valid:])
 
 

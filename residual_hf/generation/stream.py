@@ -1,6 +1,5 @@
 """Translation of lines as they are read, in constant memory: what `residual-hf translate` runs."""
 
-import io
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,8 +58,6 @@ def translate_file(
     if typed:
         settings = replace(settings, window=1)
     lines = typed_lines() if typed else iter_lines(source)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # as files, in every locale
     with ExitStack() as stack:
         file: ResumableFile | None = None
         write: Callable[[Sequence[str], str], Any] = write_to_stdout

@@ -85,7 +85,7 @@ def push_run(
         folder: the output folder of `residual-hf train`, or a folder of `save_checkpoint`.
         private: make a new repository private.
         revision: branch to commit to, created if it does not exist; None is the main branch.
-        dry_run: check the folder and return, without a network.
+        dry_run: check the folder, write its card and code, and return, without a network.
         token: instead of the one that `hf auth login` or HF_TOKEN set.
         trust_remote_code: run model code in the folder: modes that are not registered, and code that differs from
             the installed code in more than comments, to check that both compute the same.

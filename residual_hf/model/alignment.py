@@ -8,9 +8,8 @@ its noun, but the noun does so more. `examples/benchmarks/README.md` has the acc
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from copy import deepcopy
 from difflib import SequenceMatcher
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,6 @@ from .placeholders import BARE_WORD, WORD, Edit, EditedText
 
 ROUNDS, NO_WORD = 2, 0.03
 """Rounds of Sinkhorn and Knopp, in which words compete for those of the source, and the share of no word."""
-SWITCHING = Lock()
 TOKENS_TOGETHER = 2000  # tokens of a side whose logits are in memory at a time
 Array = np.ndarray
 Spans = Sequence[tuple[int, int]] | Array
@@ -139,6 +137,7 @@ def align(
         source_ids: what the model read, with special tokens.
         target_ids: what it wrote, without the start token and the end.
     """
+    model = with_eager_attention(model)
     found = [Alignment(*texts, ()) for texts in zip(sources, targets, strict=True)]
     lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
     rows = sorted((row for row, ids in enumerate(target_ids) if len(ids)), key=lengths.__getitem__)
@@ -181,16 +180,18 @@ def rewritten(found: Alignment, target: str) -> Alignment:
 
 @torch.no_grad()
 def teacher_forced(model: Any, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[Array, Array]]:
-    """Weights (target tokens, source tokens) and log-probabilities (target tokens,) of pairs of source and target."""
+    """Weights (target tokens, source tokens) and log-probabilities (target tokens,) of pairs of source and target.
+
+    `model`: with eager attention.
+    """
     pad, start = model.config.pad_token_id, model.generation_config.decoder_start_token_id
     sources = padded([source for source, _ in pairs], pad).to(model.device)
     targets = padded([[start, *target] for _, target in pairs], pad).to(model.device)
     lengths = torch.tensor([len(source) for source, _ in pairs], device=model.device)
     mask = (torch.arange(sources.shape[1], device=model.device) < lengths[:, None]).long()
-    with eager_attention(model):
-        output = model(
-            input_ids=sources, attention_mask=mask, decoder_input_ids=targets, output_attentions=True, use_cache=False
-        )
+    output = model(
+        input_ids=sources, attention_mask=mask, decoder_input_ids=targets, output_attentions=True, use_cache=False
+    )
     if not output.get("cross_attentions"):
         raise ValueError(f"{type(model).__name__} returns no cross-attentions, by which words are aligned")
     weights = alignment_weights(output.cross_attentions)
@@ -213,16 +214,14 @@ def padded(rows: Sequence[list[int]], pad: int) -> Tensor:
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad)
 
 
-@contextmanager
-def eager_attention(model: Any) -> Iterator[None]:
-    """Context in which a model computes attention weights that it can return, in one thread at a time."""
-    with SWITCHING:
-        before = model.config._attn_implementation
-        model.set_attn_implementation("eager")
-        try:
-            yield
-        finally:
-            model.set_attn_implementation(before)
+def with_eager_attention(model: Any) -> Any:
+    """The same weights in a model that computes attention weights which it can return.
+
+    A switch of `model` itself would reach what other threads compute with it.
+    """
+    twin = deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+    twin.set_attn_implementation("eager")
+    return twin
 
 
 def token_spans(tokenizer: Any, ids: list[int], text: str, in_target: bool = False) -> Array:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .initialization import BareParameters
 from .norms import at_least_fp32
@@ -59,11 +58,11 @@ def unit_vectors(vectors: Tensor) -> Tensor:
 def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
     """Decoder inputs for labels (batch, length): shifted right after `decoder_start_token_id`, -100 as padding.
 
-    Raises `ValueError` for labels on the CPU that are padded on the left, after which no start token would follow.
+    Raises `ValueError` for labels on the CPU that begin with padding, which would follow the start token.
     """
     if labels.device.type == "cpu" and not torch.compiler.is_compiling():
-        real = labels != -100
-        if real[real.any(dim=1)].int().argmax(dim=1).unique().numel() > 1:
+        rows = labels[(labels != -100).any(dim=1)]
+        if (rows[:, :1] == -100).any():
             raise ValueError("labels: padded on the left, must be on the right (tokenizer.padding_side = 'right')")
     shifted = labels.new_full(labels.shape, decoder_start_token_id)
     shifted[:, 1:] = labels[:, :-1]
@@ -158,7 +157,7 @@ def rotate(states: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     return states * cos + torch.cat([-second, first], dim=-1) * sin
 
 
-class RelativeBias(nn.Module):
+class RelativeBias(BareParameters):
     """Learned biases of the scores of self-attention, by head and distance, which the layers of a stack share.
 
     Distances have 32 buckets, one for each small distance and wider ones up to 128, by direction in an encoder. Raffel
@@ -169,11 +168,8 @@ class RelativeBias(nn.Module):
 
     def __init__(self, heads: int, width: int, is_causal: bool):
         super().__init__()
-        self.is_causal, self.deviation = is_causal, width**-0.5
-        self.weight = nn.Parameter(torch.randn(self.buckets, heads) * self.deviation)
-
-    def init_parameters(self) -> None:
-        init.normal_(self.weight, std=self.deviation)
+        self.is_causal = is_causal
+        self.weight = nn.Parameter(torch.randn(self.buckets, heads) * width**-0.5)
 
     def bucket(self, distance: Tensor) -> Tensor:
         """The buckets of distances, key minus query."""

@@ -8,31 +8,28 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, ImageClassifierOutput
 from transformers.models.auto import modeling_auto
 from transformers.utils import TransformersKwargs, can_return_tuple
 from typing_extensions import Unpack
 
 from .configuration_image import ResidualImageConfig
+from .initialization import BareParameters
 from .modeling_residual import with_logits
 from .modeling_single_stack import ResidualForSequenceClassification
 from .resnet import ResidualResNet
 from .stacks import ResidualEncoder, ResidualPreTrainedModel
 
 
-class PatchEmbedding(nn.Module):
+class PatchEmbedding(BareParameters):
     """One vector for each patch, after a learned one if `classifier_pooling` is "first"."""
 
     def __init__(self, config: ResidualImageConfig):
         super().__init__()
         size, self.image_size = config.patch_size, config.image_size
         self.projection = nn.Conv2d(config.num_channels, config.d_model, kernel_size=size, stride=size)
-        self.token = nn.Parameter(torch.zeros(config.d_model)) if config.classifier_pooling == "first" else None
-
-    def init_parameters(self) -> None:
-        if self.token is not None:
-            init.normal_(self.token, std=0.02)
+        pools_first = config.classifier_pooling == "first"
+        self.token = nn.Parameter(0.02 * torch.randn(config.d_model)) if pools_first else None
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """Map images (batch, channels, height, width) to (batch, positions, d_model)."""

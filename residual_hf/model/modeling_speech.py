@@ -6,12 +6,12 @@ from inspect import Signature, signature
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import initialization as init
 from transformers.models.auto import modeling_auto
 
 from .caches import Method
 from .configuration_residual import ResidualConfig
 from .decoding import FastGenerationMixin
+from .initialization import BareParameters
 from .modeling_residual import ResidualForConditionalGeneration, ResidualModel  # noqa: F401  # for AutoModel
 from .stacks import ENCODERS, ResidualEncoder
 
@@ -30,17 +30,11 @@ def of_features(forward: Method) -> Method:
     return renamed  # type: ignore[return-value]
 
 
-class StridedConv(nn.Conv1d):
+class StridedConv(BareParameters, nn.Conv1d):
     """A convolution that halves the length, with the initialization of PyTorch, which fairseq S2T leaves as it is."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int):
         super().__init__(in_channels, out_channels, kernel_size, stride=2, padding=kernel_size // 2)
-
-    def init_parameters(self) -> None:
-        assert self.bias is not None
-        init.kaiming_uniform_(self.weight, a=5**0.5)
-        bound = self.weight[0].numel() ** -0.5
-        init.uniform_(self.bias, -bound, bound)
 
 
 class SpeechFrontEnd(nn.Module):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .connections import Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
 from .initialization import BareParameters
@@ -134,11 +133,6 @@ class DynamicAverage(DepthWeightedAverage):
         self.norm = RMSNorm(width, eps=eps)
         self.inner_weight = nn.Parameter(torch.randn(size, width) * width**-0.5)
         self.outer_weight = nn.Parameter(torch.zeros(size, size))
-
-    def init_parameters(self) -> None:
-        init.copy_(self.weight, self.initial(len(self.weight)))
-        init.normal_(self.inner_weight, std=self.inner_weight.shape[1] ** -0.5)
-        init.zeros_(self.outer_weight)
 
     def last_alone(self) -> dict[str, Tensor | float]:
         return {**super().last_alone(), "outer_weight": 0.0}

@@ -43,6 +43,11 @@ class B2T(PostLN):
             "x <- x_inp + LN(x + a) (footnote 2: much worse)",
         )
 
+    def __init__(self, config: StackConfig, place: SublayerPlace):
+        super().__init__(config, place)
+        if place.is_last_in_layer and self.options.around == "inner":
+            self.shortcut_at = None
+
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, x_inp = (*stream, stream[0])[:2]  # after the first sub-layer the stream also holds the input of the layer
         y = x + sublayer(x)
@@ -83,6 +88,8 @@ class B2TNoLN(ResidualConnection):
         depth = place.num_layers
         self.alpha = min(depth / 12, depth**-0.15)
         self.beta = config.d_model**-0.2
+        if place.is_last_in_layer:
+            self.shortcut_at = None
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, x_inp = (*stream, stream[0])[:2]

@@ -15,8 +15,8 @@ from collections.abc import Collection
 from functools import cache
 from importlib.metadata import packages_distributions
 from importlib.util import module_from_spec, spec_from_file_location
+from keyword import iskeyword
 from pathlib import Path
-from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -197,11 +197,14 @@ def _add_mode(files: dict[str, str], mode: type[ResidualConnection]) -> None:
     try:
         if mode.__module__ == "__main__":
             raise ValueError("it is defined in the running script, not in a separate file")
-        path = Path(inspect.getfile(mode))
+        path, module = Path(inspect.getfile(mode)), sys.modules[mode.__module__]
         if path.name in files:
             raise ValueError(f"the model code already has a file {path.name}")
-        neighbours = {mode.__module__.partition(".")[0], *(other.name for other in iter_modules([str(path.parent)]))}
-        text = _with_relative_imports(_code(sys.modules[mode.__module__]).decode(), neighbours, files)
+        if not path.stem.isidentifier() or iskeyword(path.stem):
+            raise ValueError(f"{path.name} is no name of a module, which has letters, digits and underscores")
+        if getattr(getattr(module, mode.__name__, None), "name", None) != mode.name:
+            raise ValueError(f"{path.name} has no class {mode.__name__} of this name at its top level")
+        text = _with_relative_imports(_code(module).decode(), files)
     except (OSError, TypeError, ValueError, SyntaxError) as error:
         logger.warning(
             f"The code of ln_mode {mode.name!r} ({mode.__module__}.{mode.__qualname__}) is not saved with the model: "
@@ -213,36 +216,37 @@ def _add_mode(files: dict[str, str], mode: type[ResidualConnection]) -> None:
         files[entry] += f"\nfrom .{path.stem} import {mode.__name__}  # noqa: E402, F401, I001 ({REGISTERS})\n"
 
 
-def _with_relative_imports(text: str, neighbours: set[str], files: Collection[str]) -> str:
+def _with_relative_imports(text: str, files: Collection[str]) -> str:
     """The source of a module with its imports from this package replaced by imports from files of the same folder.
 
-    Raises `ValueError` for imports that cannot be replaced: modules, names from outside the model code, and
-    `neighbours` that are not installed. `files` are those of the model code.
+    Raises `ValueError` for imports that cannot be replaced: modules, names from outside the model code, and what is
+    not installed. `files` are those of the model code.
     """
     package = PACKAGE.partition(".")[0]
+    installed = {package, *sys.stdlib_module_names, *packages_distributions()}
     lines = re.split(r"\r\n?|\n", text)  # as `ast` counts them, unlike `splitlines`
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
         if isinstance(node, ast.ImportFrom) and node.level == 1 and f"{node.module}.py" in files:
             continue  # the file is from a checkpoint
+        if isinstance(node, ast.ImportFrom) and node.level:
+            raise ValueError(f"line {node.lineno} imports another file of its folder")
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         names = {module.partition(".")[0] for module in modules}
         if isinstance(node, ast.Import) and package in names:
             raise ValueError(
                 f"line {node.lineno} imports a module of {package}: write `from {package} import <names>`"
             )
-        for name in neighbours & names - {package}:
-            if name not in packages_distributions():
-                raise ValueError(f"line {node.lineno} imports {name}, another file of its project")
-        if isinstance(node, ast.Import):
-            continue
-        if node.level or node.module is None:
-            raise ValueError(f"line {node.lineno} imports another file of its folder")
-        if node.module.partition(".")[0] == package:
-            indent = lines[node.lineno - 1][: node.col_offset]
-            imports = [_import_of(node.module, alias) for alias in node.names]
+        for name in names - installed:
+            raise ValueError(f"line {node.lineno} imports {name}, which is not installed")
+        if isinstance(node, ast.ImportFrom) and package in names:
             end = node.end_lineno or node.lineno
+            indent = lines[node.lineno - 1].encode()[: node.col_offset].decode()
+            behind = lines[end - 1].encode()[node.end_col_offset :].decode()
+            if indent.strip() or behind.lstrip().startswith(";"):
+                raise ValueError(f"line {node.lineno} has another statement beside the import")
+            imports = [_import_of(modules[0], alias) for alias in node.names]
             lines[node.lineno - 1 : end] = ["\n".join(indent + line for line in imports), *[""] * (end - node.lineno)]
     return "\n".join(lines)
 

@@ -74,7 +74,6 @@ class NativeDecoder:
         dtype: of weights and activations: "float32" gives the logits of the model; "bfloat16"; "int8" has weights of 8
             bits with a scale per output, inputs of linear maps rounded to 8 bits with a scale per row, and other
             activations in bfloat16.
-        encoder: whether to pack the encoder too, where its mode has kernels.
 
     Raises:
         InputError: `missing_support` gives a reason.

@@ -170,6 +170,8 @@ static void choose_tokens(const void *argument, int64_t first, int64_t end, int 
         Candidates best = {1, r->count, r->values + row * r->count, r->ids + row * r->count, r->tallies + part};
         start_candidates(&best);
         add_candidates(&best, outputs, 0, scores);
+        for (int i = 0; i < r->count; i++)
+            if (best.ids[i] >= tokens) best.ids[i] = 0;
         if (s->beams == 1) *best.log_probs = is_forced(tokens, scores) ? 0 : logits[*best.ids];
     }
 }

@@ -38,7 +38,8 @@ static void sinkhorn(int count, const float *logits, float *matrix) {
     for (int i = 0; i < count; i++) {
         float largest = -INFINITY;
         for (int j = i % n; j < count; j += n) largest = fmaxf(largest, logits[j]);
-        entries[i] = exp(fmax((double)logits[i] - largest, -700));
+        double entry = (double)logits[i] - largest;
+        entries[i] = exp(entry < -700 ? -700 : entry);  // NaN stays one
     }
     for (int step = 0; step < 2 * SINKHORN_ROUNDS; step++) {
         int along = step % 2 ? 1 : n, across = step % 2 ? n : 1;

@@ -26,10 +26,10 @@ TABLES = {
 
 def missing_support(model: ResidualLanguageModel, dtype: str = "float32") -> str | None:
     """Why the kernels cannot decode with a model, or None if they can."""
-    if library() is None:
-        return report()
     if dtype not in DECODING_DTYPES:
         return f"dtype: {dtype!r} given, allowed are {', '.join(DECODING_DTYPES)}"
+    if library() is None:
+        return report()
     if model.device.type != "cpu" or model.dtype == torch.float64:
         return f"the native kernels need a model on the CPU in fp32 or less, not {model.dtype} on {model.device}"
     quantized = {type(weight).__name__ for weight in model.parameters() if type(weight) is not nn.Parameter}

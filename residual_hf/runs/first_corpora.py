@@ -13,8 +13,11 @@ from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec
 from residual_hf.data.language_names import code_given
 from residual_hf.data.pair_formats import LANGUAGE, languages_in, with_lower_language, without_regions
 from residual_hf.data.pair_reader import PairReader, check_files, check_paths
-from residual_hf.data.pair_rows import same_language
+from residual_hf.data.pair_rows import HEADERS, same_language
 from residual_hf.data.text_files import uncompressed_name
+
+NO_LANGUAGES = {"txt", *(suffix.removeprefix(".") for suffix in PAIR_FILES), *set().union(*HEADERS)}
+"""Ends of names that look like codes of languages."""
 
 
 def first_corpora(
@@ -100,6 +103,6 @@ def language_of(path: Path, flag: str, given: str | None = None) -> str:
             raise InputError(f"{flag}: {given!r} given, must be a language code such as de or pt_BR")
         return code
     suffix = uncompressed_name(path.name).rpartition(".")[2]
-    if not LANGUAGE.fullmatch(suffix) or f".{suffix.lower()}" in (".txt", *PAIR_FILES):
+    if not LANGUAGE.fullmatch(suffix) or suffix.lower() in NO_LANGUAGES:
         raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")
     return with_lower_language(suffix)

@@ -61,6 +61,10 @@ def test_a_glossary_may_be_csv(tmp_path):
     assert Glossary.read(file).targets == {"dog": ("Hund, der",)}
     file.write_text("dog\tHund, der; Rüde\n")
     assert Glossary.read(file).targets == {"dog": ("Hund, der; Rüde",)}
+    file.write_text("dog,Hund\ncar,Auto; Wagen\n")
+    assert Glossary.read(file).targets == {"dog": ("Hund",), "car": ("Auto; Wagen",)}
+    file.write_text("English,German\ncar,Auto; Wagen\n")
+    assert Glossary.read(file).targets == {"car": ("Auto; Wagen",)}
 
 
 @pytest.mark.parametrize(

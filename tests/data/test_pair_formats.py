@@ -202,6 +202,15 @@ def test_columns_are_chosen_by_name_or_number(tmp_path):
         PairReader(replace(named, source_column=2, target_column=4)).take()
 
 
+@pytest.mark.parametrize(("code", "name"), [("no", "Norwegian"), ("id", "Indonesian")])
+def test_a_column_of_numbers_is_no_language(code, name, tmp_path):
+    file = table(tmp_path / "a.csv", [(code.upper(), "English", name), *((i, *pair) for i, pair in enumerate(PAIRS))])
+    assert PairReader(CorpusSpec(file=file, source_lang="en", target_lang=code)).take() == PAIRS
+    rows = [{"id": "0", "translation": {"en": source, code: target}} for source, target in PAIRS]  # as of OPUS
+    nested = CorpusSpec(file=json_lines(tmp_path / "a.jsonl", rows), source_lang="en", target_lang=code)
+    assert PairReader(nested).take() == PAIRS
+
+
 def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
     spec = CorpusSpec(file=table(tmp_path / "a.tsv", NUMBERED, "\t"), source_column=3, target_column=2)
     assert PairReader(replace(spec, source_lang="en", target_lang="de")).take() == PAIRS
@@ -232,9 +241,11 @@ def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
             "en,de\nyes, please,ja\n",
             "row 2 has 3 columns, but the first row has 2; text with a delimiter must be",
         ),
-        ("a.csv", f'"{"x" * 200_000}\n', "not CSV: field larger than field limit"),
-        ("a.csv", '"\n",' * 500_000, "line 3.....: a row of more than 1,048,576 characters"),
+        ("a.csv", f'en,de\na,b\n"{"x" * 200_000}\n', "line 3 is not CSV: field larger than field limit"),
+        ("a.csv", '"\n",' * 500_000, "line 3..... is not CSV: a row of more than 1,048,576 characters"),
+        ("a.csv", 'sep=,\none,eins\n"two"x,zwei\n', "line 3 is not CSV: ',' expected after '\"'"),
         ("a.csv", "en,de\rone,eins\r", "its lines end with carriage returns, must end with line feeds"),
+        ("a.tsv", "one\teins\ntwo\tzwei\tdrei\n", "row 2 has 3 columns, but the first row has 2$"),
         ("a.tsv", "one;eins\n", "its first row 'one;eins' has no second column after a tab"),
         (
             "a.csv",

@@ -45,6 +45,14 @@ def test_training_pairs_with_a_held_out_sentence_are_left_out(tmp_path):
     assert not held_out & {sentence_key(source) for source, _ in read(tmp_path, "train")}
 
 
+@pytest.mark.parametrize("long", [50, 100])  # of 100 pairs
+def test_long_sentences_are_held_out_only_if_there_are_no_others(long, tmp_path):
+    pairs = [(f"{i} " + "Ж" * (500 if i < long else 3), f"Satz {i}") for i in range(100)]  # two bytes each
+    report = split_corpus(write(tmp_path, pairs), tmp_path)
+    found = [max(map(len, pair)) > 500 for name in ("valid", "test") for pair in read(tmp_path, name)]
+    assert found == [long == 100] * 10 and report.train == 90
+
+
 def test_the_same_seed_gives_the_same_splits_of_a_gzip_file(tmp_path):
     source, target = write(tmp_path, [(f"a {i}", f"b {i}") for i in range(100)]).files
     packed = tmp_path / "corpus.en.gz"

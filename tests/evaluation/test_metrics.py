@@ -4,6 +4,8 @@ import math
 import sys
 
 import pytest
+from sacrebleu.metrics import CHRF
+from sacrebleu.significance import PairedTest
 
 from residual_hf.base.errors import InputError
 from residual_hf.evaluation.metrics import (
@@ -57,6 +59,14 @@ def test_a_few_sentences_show_no_difference(different, lowest):
     better = [*REFERENCES[:different], *BAD[different:]]
     found = paired_bootstrap(BAD, better, REFERENCES, metrics=("chrf",), samples=200)["chrf"]
     assert found.b > found.a and lowest <= found.p_value <= max(lowest, 0.01)
+
+
+def test_p_is_of_both_directions():
+    systems = [("worse", GOOD[:10] + BAD[10:30] + GOOD[30:]), ("better", GOOD[:44] + BAD[44:])]
+    _, columns = PairedTest(systems, {"chrf": CHRF()}, [REFERENCES], test_type="bs", n_samples=200)()
+    one_direction = next(iter(results for name, results in columns.items() if name != "System"))[1].p_value
+    found = paired_bootstrap(systems[0][1], systems[1][1], REFERENCES, metrics=("chrf",), samples=200)["chrf"]
+    assert 0.01 < one_direction < 0.5 and found.p_value == pytest.approx(2 * one_direction)
 
 
 def test_paired_bootstrap_is_repeatable():

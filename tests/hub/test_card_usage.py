@@ -38,7 +38,7 @@ def test_every_way_of_use_runs(make_run, monkeypatch, capsys):
     ("side", "call", "sentence"),
     [
         ("source", "max_new_tokens=64)", "<2en> A sentence"),
-        ("target", 'convert_tokens_to_ids("<2en>"))', "A sentence"),
+        ("target", 'tokenizer(text_target="<2en>", add_special_tokens=False)["input_ids"][-1])', "A sentence"),
     ],
 )
 def test_use_of_a_multilingual_model(make_run, side, call, sentence):

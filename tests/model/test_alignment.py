@@ -1,11 +1,8 @@
-from threading import Thread
-
 import numpy as np
 import pytest
 import torch
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
-from residual_hf.model import alignment as alignments
 from residual_hf.model.alignment import AlignedTokens, Alignment, align, alignment_weights, token_spans
 from residual_hf.model.pipeline_translation import TranslationPipeline
 from residual_hf.model.tokenization_residual import ResidualTokenizer
@@ -39,20 +36,18 @@ def test_links_and_scores_are_of_words_without_their_punctuation():
     assert part.between([(0, 8), (8, 13)], [(0, 8), (8, 15)]).sum(1) == pytest.approx([1, 1])
 
 
-def test_threads_switch_to_attention_weights_one_after_the_other(model):
-    entered = []
+def test_other_threads_keep_the_attention_of_their_model(model, tokenizer):
+    ids = tokenizer(SENTENCES[0])["input_ids"]
+    inputs = {"input_ids": torch.tensor([ids]), "decoder_input_ids": torch.tensor([ids])}
+    expected, during = model(**inputs).logits, []
 
-    def enter():
-        with alignments.eager_attention(model):
-            entered.append(model.config._attn_implementation)
+    def another_pass(*_):
+        hook.remove()
+        during.append(model(**inputs).logits)
 
-    before, other = model.config._attn_implementation, Thread(target=enter)
-    with alignments.eager_attention(model):
-        other.start()
-        other.join(0.1)
-        assert not entered
-    other.join()
-    assert entered == ["eager"] and model.config._attn_implementation == before
+    hook = model.model.encoder.register_forward_pre_hook(another_pass)
+    align(model, tokenizer, SENTENCES[:1], SENTENCES[:1], [ids], [ids[:-1]])
+    assert torch.equal(during[0], expected) and model.config._attn_implementation == "sdpa"
 
 
 def test_words_compete_for_those_of_the_source():
@@ -79,11 +74,9 @@ def test_the_weights_are_those_of_the_inner_layers_while_a_token_is_predicted():
     assert torch.equal(alignment_weights([layers[2]]), layers[2, :, :, :3].mean(1))
 
 
-def test_one_pass_gives_the_probabilities_of_the_model_and_leaves_it_as_it_was(model, tokenizer):
-    before = model.config._attn_implementation
+def test_one_pass_gives_the_probabilities_of_the_model(model, tokenizer):
     rows = tokenizer(SENTENCES)["input_ids"]
     found = align(model, tokenizer, SENTENCES, SENTENCES[::-1], rows, [row[:-1] for row in rows[::-1]])
-    assert model.config._attn_implementation == before
     for text, row, alignment in zip(SENTENCES, rows, found, strict=True):
         ids = tokenizer(alignment.target).input_ids[:-1]
         (alone,) = align(model, tokenizer, [text], [alignment.target], [row], [ids])

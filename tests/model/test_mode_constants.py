@@ -442,13 +442,14 @@ def test_where_probes_find_the_shortcut_and_the_norm_of_the_branch(mode):
     config = config_of(ResidualForConditionalGeneration, mode, {})
     for connection in (c for stack, i in LAYERS for c in build_connections(config.of(stack), i)):
         expected = SHORTCUTS.get(mode, "input")
-        if mode == "span_norm" and connection.place.kind == "feed_forward":
-            expected = None  # the input of the layer
+        if mode in ("span_norm", "b2t", "b2t_no_ln") and connection.place.kind == "feed_forward":
+            expected = None  # the input of the layer, alone or too
         assert connection.shortcut_at == expected
         assert connection.norm_on_branch == NORMS_ON_BRANCHES.get(mode)
 
 
 def test_where_probes_find_the_shortcut_with_options():
+    assert model_of("b2t", around="all").model.encoder.layers[0].ffn_residual.shortcut_at == "input"
     first, second = (layer.ffn_residual for layer in model_of("hybrid_norm", star=True).model.encoder.layers[:2])
     assert (first.shortcut_at, second.shortcut_at) == ("input", "branch.input")
     layer = model_of("siamese_norm", hybrid=True).model.encoder.layers[0]

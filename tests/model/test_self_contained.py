@@ -3,6 +3,7 @@ import importlib
 import json
 import shutil
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -167,7 +168,8 @@ def test_config_class_of_a_user_is_saved_as_that_of_the_package():
 def test_mode_of_a_user_travels(user_mode, tokenizer, tmp_path, monkeypatch):
     (tmp_path / "residual_hf").mkdir()  # beside a clone of the package that is not installed
     (tmp_path / "residual_hf" / "__init__.py").touch()
-    monkeypatch.setattr(self_contained, "packages_distributions", dict)
+    installed = {name: found for name, found in packages_distributions().items() if name != "residual_hf"}
+    monkeypatch.setattr(self_contained, "packages_distributions", lambda: installed)  # as in a clone
     user_mode("my_minus", "\f\n" + MODE.format(name="my_minus", cls="Minus"))
     model = tiny_model(tokenizer, ln_mode="my_minus", source_lang="de", target_lang="en")
     translations = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")(SENTENCES, max_new_tokens=8)
@@ -245,18 +247,34 @@ def test_mode_of_a_user_is_registered_by_its_checkpoint(user_mode, tokenizer, tm
         ("import residual_hf.model.norms\n", "line 1 imports a module"),
         ("from residual_hf.base.errors import InputError\n", "InputError, which is not part of the model code"),
         ("from residual_hf import *\n", "it imports *, which is not part of the model code"),
-        ("import neighbour\n", "line 1 imports neighbour, another file of its project"),
+        ("import neighbour\n", "line 1 imports neighbour, which is not installed"),
+        ("from neighbour import half\n", "line 1 imports neighbour, which is not installed"),
+        ("from residual_hf import ResidualConfig; half = 0.5\n", "line 1 has another statement beside the import"),
     ],
 )
 def test_mode_that_cannot_travel_is_named(user_mode, tokenizer, tmp_path, caplog, start, reason):
     name = f"stays_{len(start)}"
-    user_mode("neighbour", "")
+    user_mode("neighbour", "half = 0.5")
     user_mode(name, start + MODE.format(name=name, cls="Stays"))
     model = tiny_model(tokenizer, ln_mode=name)
     saved = save_checkpoint(model, tokenizer, tmp_path / "stays")
     assert name in caplog.text and reason in caplog.text
     assert not (saved / f"{name}.py").exists()
     assert AutoModelForSeq2SeqLM.from_pretrained(saved).config.ln_mode == name  # here it is imported
+
+
+@pytest.mark.parametrize(
+    ("file", "made_in_a_loop", "reason"),
+    [
+        ("my-mode", False, "my-mode.py is no name of a module, which has letters, digits and underscores"),
+        ("factory", True, "factory.py has no class Made of this name at its top level"),
+    ],
+)
+def test_class_that_a_file_cannot_give_is_named(user_mode, tokenizer, tmp_path, caplog, file, made_in_a_loop, reason):
+    text = MODE.format(name=f"of_{file}", cls="Made") + "Other = Made\ndel Made\n" * made_in_a_loop
+    user_mode(file, text)
+    save_checkpoint(tiny_model(tokenizer, ln_mode=f"of_{file}"), tokenizer, tmp_path / "saved")
+    assert reason in caplog.text and not (tmp_path / "saved" / f"{file}.py").exists()
 
 
 def test_modes_of_one_file_travel_together(user_mode, tokenizer, tmp_path, caplog):

@@ -145,6 +145,12 @@ def test_scores_that_are_not_numbers(beams, options):
     request = {"input_ids": make_sources(random.Random(2), 3, False), "num_beams": beams, "max_new_tokens": 6}
     model.model.decoder.layers[0].ffn.fc1.bias.data[0] = torch.nan
     assert_same(model, request | options)
+    only_logits = make_model("post_ln", tie_word_embeddings=False)
+    only_logits.lm_head.weight.data.fill_(torch.nan)
+    assert_same(only_logits, request | options)
+    mixing = make_model("mhc")
+    mixing.model.decoder.layers[0].ffn_residual.static_mix.data[0] = torch.nan
+    assert_same(mixing, request | options)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,10 @@ def test_a_file_of_pairs_becomes_a_recipe(corpus, capsys):
     assert "--trial: nan given, must be a number >= 0" in capsys.readouterr().err
     assert main(["init", "p.tsv", "--trial", "0"]) == 2
     assert "--source-lang: missing, p.tsv does not end in a language code" in capsys.readouterr().err
+    for path, name in zip(corpus, ("corpus.src", "corpus.tgt"), strict=True):
+        Path(name).write_bytes(path.read_bytes())
+    assert main(["init", "corpus.src", "corpus.tgt", "--trial", "0"]) == 2
+    assert "--source-lang: missing, corpus.src does not end in a language code" in capsys.readouterr().err
     Path("p.jsonl").write_text(json.dumps(dict.fromkeys(("en", "de", "fr"), "x")))
     assert main(["init", "p.jsonl", "--target-lang", "de"]) == 2
     assert "--source-lang: missing, p.jsonl has en, de, fr" in capsys.readouterr().err
