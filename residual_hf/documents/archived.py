@@ -5,6 +5,8 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy, deepcopy
+from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,20 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import XML_SPACE, etree, read_xml
 from residual_hf.data.workbooks import escaped, text_of, unescaped
 from residual_hf.generation.markup import Block, Inline, plain_text
+from residual_hf.model.translation_inputs import has_letters
 
 from .document import DocumentFile, has_text
 from .mixed_content import Dialect, read_mixed, write_mixed
-from .office_open import paragraphs_of
+from .office_open import Label, paragraphs_of
 
 TEXT_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+TABLE_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
 OFFICE_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 LITERAL = re.compile('"((?:[^"]|"")*)"')
-"""A text in a formula of Excel."""
+"""A text in a formula."""
+WILDCARD = re.compile("[*?]")
+OF_OPEN_DOCUMENT = ("}formula", "}condition", "}value")
+"""Attributes of OpenDocument with a formula."""
 RANGES = ("bookmark", "reference-mark", "toc-mark", "alphabetical-index-mark", "user-index-mark", "change")
 OPEN_DOCUMENT_TEXT = Dialect(
     ("span", "a", "meta", "meta-field", "ruby", "ruby-base", "text-input", "placeholder"),
@@ -80,16 +87,38 @@ class Cell:
 def paragraphs_of_workbook(tree: Any) -> Iterator[Any]:
     """Cells, comments, and the paragraphs of drawings and charts."""
     yield from (Cell(element) for element in tree.iter("{*}si", "{*}is", "{*}text") if text_of(element))
+    yield from (Label(element) for element in tree.iterfind("{*}threadedComment/{*}text"))
     yield from paragraphs_of(tree)
 
 
 def named_texts(tree: Any) -> Iterator[str]:
-    """The texts that formulas, lists of choices or columns of tables name, which must equal those of cells."""
-    for formula in tree.iter("{*}f", "{*}formula", "{*}formula1", "{*}formula2"):
-        for text in LITERAL.findall(formula.text or ""):
-            yield from (text, *text.split(","))
+    """What formulas, lists of choices or columns of tables name, as `compared`; it must match the texts of cells."""
+    formulas = [each.text or "" for each in tree.iter("{*}f", "{*}formula", "{*}formula1", "{*}formula2")]
+    for element in tree.iter(f"{TABLE_NAMESPACE}*", "{*}condition", "{*}map"):
+        formulas += [value for key, value in element.attrib.items() if key.endswith(OF_OPEN_DOCUMENT)]
+    for text in chain.from_iterable(map(LITERAL.findall, formulas)):
+        yield from (compared(part.lstrip("<>=")) for part in (text, *text.split(",")))
     for column in tree.iter("{*}tableColumn"):
-        yield unescaped(column.get("name", ""))
+        yield compared(unescaped(column.get("name", "")))
+
+
+def compared(text: str) -> str:
+    """A text as formulas compare it."""
+    return text.strip().casefold()
+
+
+class NamedTexts:
+    """Tells whether a text is one of others, which may have the wildcards `*` and `?`."""
+
+    def __init__(self, texts: Iterable[str]):
+        self.exact = set(texts)
+        self.patterns = [
+            text.replace("[", "[[]") for text in self.exact if WILDCARD.search(text) and has_letters(text)
+        ]
+
+    def __contains__(self, block: Block) -> bool:
+        text = compared(plain_text(block))
+        return text in self.exact or any(fnmatchcase(text, pattern) for pattern in self.patterns)
 
 
 WORD = (
@@ -97,7 +126,7 @@ WORD = (
     r"|charts/chart(?:Ex)?|diagrams/(?:data|drawing))\d*\.xml"
 )
 SLIDES = r"ppt/(slides|slideLayouts|(slide|notes|handout)Masters|notesSlides|charts|diagrams)/[^/]+\.xml"
-WORKBOOK = r"xl/(sharedStrings|(worksheets|charts|drawings|tables)/[^/]+|comments[^.]*)\.xml"
+WORKBOOK = r"xl/(sharedStrings|(worksheets|charts|drawings|tables|threadedComments)/[^/]+|comments[^.]*)\.xml"
 OPEN_DOCUMENT = r"(.+/)?(content|styles)\.xml"
 PARTS: dict[str, tuple[str, Callable[[Any], Iterable[Any]]]] = {
     ".docx": (WORD, paragraphs_of),
@@ -119,12 +148,11 @@ class ArchivedDocument(DocumentFile):
                     self._trees[name] = read_xml(read_part(archive, name), f"{path}: {name}", comments=False)
         if not self._trees:
             raise InputError(f"{path}: no text found, must be a {path.suffix.lower()} document")
-        named: set[str] = set()
-        if path.suffix.lower() == ".xlsx":
-            named.update(text for tree in self._trees.values() for text in named_texts(tree))
+        sheets = self._trees.values() if path.suffix.lower() in (".xlsx", ".ods") else ()
+        named = NamedTexts(chain.from_iterable(map(named_texts, sheets)))
         self._paragraphs: list[Any] = []
         for name, tree in [*self._trees.items()]:
-            found = [p for p in paragraphs(tree) if has_text(p.block) and plain_text(p.block) not in named]
+            found = [p for p in paragraphs(tree) if has_text(p.block) and p.block not in named]
             self._paragraphs += found
             if not found:
                 del self._trees[name]

@@ -29,6 +29,8 @@ FIELD = re.compile(rf"^(?:(#,)|#(~)|(?:msgctxt|msgid)\b|(msgstr(?:\[\d+\])?[ \t]
 """Flags, an obsolete line, the start of a message, or its translation."""
 HEADER = re.compile(r'^msgid[ \t]*""[ \t]*\r?\n\Z', re.MULTILINE)
 """Start of the message of a header: an empty name in one line."""
+UNNAMED_CHARSET = re.compile(rb"(Content-Type:[^\n]{1,100}? charset=)CHARSET\b")
+"""As xgettext writes it, and msgfmt does not read it."""
 ESCAPES = str.maketrans(
     {character: f"\\{name}" for name, character in zip('\\"ntrvfb', '\\"\n\t\r\v\f\b', strict=True)}
 )
@@ -110,7 +112,7 @@ class POFile(DocumentFile):
             edits.append(Edit(*place.span(), f'{place[3]}"{write_marks(block).translate(ESCAPES)}"'))
         written = EditedText(self._text, edits).text
         try:
-            path.write_bytes(written.encode(self._encoding))
+            path.write_bytes(UNNAMED_CHARSET.sub(rb"\1UTF-8", written.encode(self._encoding), count=1))
         except UnicodeEncodeError:  # the other language has other letters
             path.write_bytes(PO_CHARSET.sub(rb"\1UTF-8", written.encode(), count=1))
 

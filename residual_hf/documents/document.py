@@ -1,5 +1,6 @@
 """The base class of documents of all formats."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,10 @@ from residual_hf.model.translation_inputs import has_letters
 
 LARGEST_TEXT = 64 * 2**20
 """Bytes of a file of text, which is read into memory."""
+SETTING = re.compile(
+    r"true|false|null|#(?:[0-9A-Fa-f]{3,4}){1,2}|0x[0-9A-Fa-f]+|-?\d[\d.]*(?:px|em|rem|pt|dp|sp|ms|s)?"
+    r"|(?=.*%)(?:%[-_0^#]?[A-Za-z%]|[^\w%]|[\d_])+"  # as of `strftime`
+)
 
 
 class DocumentFile(ABC):
@@ -39,6 +44,11 @@ def has_text(block: Block) -> bool:
     return any(
         has_letters(piece) if isinstance(piece, str) else not piece.keep and has_text(piece.pieces) for piece in block
     )
+
+
+def is_setting(text: str) -> bool:
+    """Whether a text is a truth value, a color, a number or a form of dates, in files whose format has texts only."""
+    return SETTING.fullmatch(text.strip()) is not None
 
 
 def read_bytes(path: Path) -> bytes:

@@ -8,6 +8,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +17,8 @@ from residual_hf.generation.markup import Block
 from residual_hf.model.placeholders import Edit, EditedText
 
 from .catalogues import CatalogueOptions
-from .document import DocumentFile, decoded, has_text, read_bytes
-from .literal_text import Mark, marked, read_marks, write_marks
+from .document import DocumentFile, decoded, has_text, is_setting, read_bytes
+from .literal_text import Mark, characters, marked, read_marks, write_marks
 
 UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"(\s*:)?)?|[{}\[\]]')
@@ -36,22 +37,29 @@ INI = re.compile(
 _OTHER = r"(?:[;#]|[\w.-]+[ \t]*=)"
 PARAGRAPH = re.compile(rf"^[ \t]*{_OTHER}[^\r\n]*|(\S[^\r\n]*(?:\r?\n[ \t]+(?!{_OTHER})\S[^\r\n]*)*)", re.MULTILINE)
 """In a value: a comment or an indented key, or lines of text."""
-SETTING = re.compile(
-    r"true|false|null|#(?:[0-9A-Fa-f]{3,4}){1,2}|0x[0-9A-Fa-f]+|-?\d[\d.]*(?:px|em|rem|pt|dp|sp|ms|s)?"
-)
-"""A truth value, a color or a number, in files whose format has texts only."""
+ARGUMENT = re.compile(r"\{\d")
 ESCAPE = re.compile(r"\\(?:[uU]([0-9A-Fa-f]{4})|\r?\n[ \t\f]*|(.))")
 CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 WRITTEN = {"\\": "\\\\", **{control: f"\\{name}" for name, control in CONTROLS.items()}}
 
 
 class Value(NamedTuple):
-    """A text, from where to where it is written, and how its placeholders are found."""
+    """A text, from where to where it is written, how its placeholders are found, and how other text is written."""
 
     text: str
     start: int
     end: int
     marks: Callable[[str], Iterable[str | Mark]] = marked
+    encode: Callable[[str], str] = str
+
+    def escaping(self, character: str, escape: str) -> "Value":
+        """A text in which an escape stands for a character, if the character is nowhere without it."""
+
+        def read(text: str) -> Iterator[str | Mark]:
+            return characters(text.replace(escape, character))
+
+        value = self._replace(marks=partial(marked, read=read), encode=lambda text: text.replace(character, escape))
+        return value if write_marks(read_marks(value.marks(self.text)), value.encode) == self.text else self
 
 
 class KeyValueFile(DocumentFile):
@@ -68,7 +76,7 @@ class KeyValueFile(DocumentFile):
             found = list(values(self._text))
             if not found and has_text([self._text]) and kind not in (".json", ".arb"):
                 raise ValueError("it has no texts with keys")
-        texts = [value for value in found if not SETTING.fullmatch(value.text.strip())]
+        texts = [value for value in found if not is_setting(value.text)]
         read = [(value, block) for value in texts if has_text(block := read_marks(value.marks(value.text)))]
         self._values, self.blocks = [value for value, _ in read], [block for _, block in read]
 
@@ -76,7 +84,7 @@ class KeyValueFile(DocumentFile):
         edits = [
             Edit(value.start, value.end, self._encode(text, self._text))
             for value, block in zip(self._values, blocks, strict=True)
-            if (text := write_marks(block)) != value.text
+            if (text := write_marks(block, value.encode)) != value.text
         ]
         written = EditedText(self._text, edits).text
         path.write_bytes(written.encode(self._encoding, "java" if self._encoding in JAVA else "strict"))
@@ -113,6 +121,12 @@ def _matches(found: Iterable[re.Match[str]]) -> Iterator[Value]:
     return (Value(unescaped(match[1]), *match.span(1)) for match in found if match[1])
 
 
+def _properties(text: str) -> Iterator[Value]:
+    """The values of Java, and of those with arguments, as `MessageFormat` reads them, where an apostrophe is two."""
+    for value in _matches(PROPERTY.finditer(text)):
+        yield value.escaping("'", "''") if ARGUMENT.search(value.text) else value
+
+
 def unescaped(text: str) -> str:
     def character(escape: re.Match[str]) -> str:
         return chr(int(escape[1], 16)) if escape[1] else CONTROLS.get(escape[2], escape[2] or "")
@@ -135,7 +149,8 @@ def _ini_values(text: str) -> Iterator[Value]:
         value, start = part[1].rstrip(), part.start(1)
         quoted = len(value) > 1 and value[0] == value[-1] == '"'
         lines = value[quoted : len(value) - quoted].splitlines()
-        yield Value(" ".join(map(str.strip, lines)), start + quoted, start + len(value) - quoted)
+        found = Value(" ".join(map(str.strip, lines)), start + quoted, start + len(value) - quoted)
+        yield found.escaping('"', '\\"') if quoted else found
 
 
 def _as_java(error: UnicodeError) -> tuple[str, int]:
@@ -150,7 +165,7 @@ codecs.register_error("java", _as_java)
 KINDS: dict[str, tuple[Callable[[str], Iterator[Value]], Callable[[str, str], str]]] = {
     **dict.fromkeys((".json", ".arb"), (_json_values, _json_text)),
     ".properties": (
-        lambda text: _matches(PROPERTY.finditer(text)),
+        _properties,
         lambda text, file: "\\" * text.startswith(" ") + escaped(text),
     ),
     ".strings": (lambda text: _matches(APPLE.finditer(text)), lambda text, file: escaped(text).replace('"', '\\"')),

@@ -21,16 +21,23 @@ FRONT_MATTER = re.compile(
 )
 """In YAML or TOML."""
 DIRECTIVE = re.compile(
-    r"^([ \t>]*)(?::{3,}.*|\{:[^{}\n]*\}|\[![\w-]+\][-+]?.*|\*\[[^\]\n]+\]:.*|\[{1,2}_?TOC_?\]{1,2}|-+8<-+.*)[ \t]*$",
+    r"^([ \t>]*)"
+    r"(?:[:/]{3,}.*|\{:[^{}\n]*\}|\[![\w-]+\][-+]?.*|\*\[[^\]\n]+\]:.*|\[{1,2}_?TOC_?\]{1,2}|-+8<-+.*)[ \t]*$",
     re.MULTILINE | re.IGNORECASE,
 )
-"""Lines of their own: containers of Pandoc and Docusaurus, attributes of kramdown, alerts of GitHub, abbreviations,
-tables of contents, files that MkDocs includes."""
+"""Lines of their own: containers of Pandoc, Docusaurus and PyMdown, attributes of kramdown, alerts of GitHub,
+abbreviations, tables of contents, files that MkDocs includes."""
+_TEMPLATE = r"\{(?:%|\{[<%])-?[ \t]*"
+TEMPLATE_CODE = re.compile(
+    rf"^[ \t]*{_TEMPLATE}(highlight|comment)\b(?:(?!{_TEMPLATE}\1\b).)*?{_TEMPLATE}(?:end|/[ \t]*)\1\b[^\n]*$",
+    re.DOTALL | re.MULTILINE,
+)
+"""Code and comments in Jekyll and Hugo."""
 ADMONITION = re.compile(r"^([ \t]*)(?:!!!|\?\?\?\+?|===)[+ \t].*(?=\n\s*\n?\1 {4})", re.MULTILINE)
 """First line of an admonition of MkDocs, whose text is indented."""
 DEFINITION = re.compile(r"(?<=[^\s])(\n(?:[ \t]*\n)?[ ]{0,3}):(?=[ \t]+\S)")
 """A line below a term, read as the item of a list."""
-NOTE = re.compile(r"^( {0,3})\[\^[^\]\s]+\]:(?=[ \t])", re.MULTILINE)
+NOTE = re.compile(r"^( {0,3})\[\^[^\]\s]+\]:(?=\s)", re.MULTILINE)
 """The begin of a note, whose other paragraphs are indented as those of an item."""
 _CITATION = (
     r" ?\[(?:[^\[\]@]*[^\w\[\]@])?@[\w{][^\[\]]*\]"
@@ -88,7 +95,13 @@ def markdown_parser(*, is_mdx: bool) -> MarkdownIt:
 def parsed(parser: MarkdownIt, text: str, env: MutableMapping[str, Any]) -> list[Any]:
     """The tokens of a text, without what is no Markdown of CommonMark."""
     is_mdx = "jsx" in parser.inline.ruler.get_active_rules()
-    for kept in (FRONT_MATTER, IMPORT, *[JSX_LINES] * is_mdx, MATH_LINES):  # with blank lines in their place
+    for kept in (
+        FRONT_MATTER,
+        IMPORT,
+        TEMPLATE_CODE,
+        *[JSX_LINES] * is_mdx,
+        MATH_LINES,
+    ):  # with blank lines in their place
         text = kept.sub(lambda found: "\n" * found[0].count("\n"), text)
     for pattern, read in ((DIRECTIVE, r"\1"), (ADMONITION, r"\1-   <!---->"), (DEFINITION, r"\1-"), (NOTE, r"\1-")):
         text = pattern.sub(read, text)

@@ -15,7 +15,7 @@ from residual_hf.generation.markup import Block
 
 from . import XML_MESSAGES
 from .catalogues import CatalogueOptions
-from .document import DocumentFile, has_text, read_bytes
+from .document import DocumentFile, has_text, is_setting, read_bytes
 from .literal_text import characters, marked, read_marks, unescaped, write_marks
 
 with requires("documents"):
@@ -124,7 +124,8 @@ class MessageFile(DocumentFile):
             found = list(_messages(self._store, options))
         if tagged := getattr(self._store, "tagged", 0):
             logger.warning("%s: %d texts that have a tag, such as !include, stay", path, tagged)
-        read = [(message, block) for message in found if has_text(block := message.block)]
+        texts = [message for message in found if not is_setting(message.text)]
+        read = [(message, block) for message in texts if has_text(block := message.block)]
         self._messages, self.blocks = [message for message, _ in read], [block for _, block in read]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:

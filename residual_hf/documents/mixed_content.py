@@ -12,6 +12,8 @@ from residual_hf.generation.markup import Block, Inline
 
 from .literal_text import spelled
 
+OF_ANGULAR = re.compile(r"(START|CLOSE)_(.+?)(?:_\d+)?")
+"""Identifiers of `<x>` in XLIFF where a tag starts or ends."""
 MOST_SPANS = 8  # within each other in an element; elements may be within each other too
 
 
@@ -112,11 +114,13 @@ def _with_spans(block: Block, spans: Mapping[str, str]) -> Block:
     opened: list[tuple[tuple[str, str], int, Any]] = []
     for piece in block:
         if isinstance(piece, Inline):
-            name = local_name(piece.content)
-            key = spans.get(name, name), _identifier(piece.content)
-            if name in spans and len(opened) < MOST_SPANS:
+            name, identifier = local_name(piece.content), _identifier(piece.content)
+            is_start, key = name in spans, (spans.get(name, name), identifier)
+            if angular := name == "x" and OF_ANGULAR.fullmatch(identifier):
+                is_start, key = angular[1] == "START", (name, angular[2])
+            if is_start and len(opened) < MOST_SPANS:
                 opened.append((key, len(found), piece.content))
-            elif any(key == begun for begun, *_ in opened):
+            elif not is_start and any(key == begun for begun, *_ in opened):
                 while opened[-1][0] != key:
                     opened.pop()
                 _, place, first = opened.pop()

@@ -13,12 +13,6 @@ from residual_hf.generation.markup import Block, Inline, plain_text
 
 from .literal_text import DEEPEST
 
-TRANSITIONAL, STRICT = "http://schemas.openxmlformats.org/", "http://purl.oclc.org/ooxml/"
-NAMESPACES = (
-    *(f"{TRANSITIONAL}wordprocessingml/2006/main", f"{STRICT}wordprocessingml/main"),
-    *(f"{TRANSITIONAL}drawingml/2006/main", f"{STRICT}drawingml/main"),
-)
-PARAGRAPHS = [f"{{{namespace}}}p" for namespace in NAMESPACES]
 PROPERTIES = ("pPr", "endParaRPr")
 WRAPPERS = ("hyperlink", "ins", "moveTo", "smartTag", "customXml", "dir", "bdo", "sdt", "ruby")
 """Elements around runs, whose text belongs to the paragraph."""
@@ -83,7 +77,7 @@ def paragraphs_of(tree: Any) -> "Iterator[Paragraph | Label]":
     Placeholders of masters, whose text no slide shows, are left out.
     """
     is_master = local_name(tree.getroot()).endswith(("Master", "sldLayout"))
-    for element in tree.iter(*PARAGRAPHS):
+    for element in tree.iter("{*}p"):
         if not any(local_name(child) in ("r", "fldSimple", *WRAPPERS) for child in element):
             continue
         shape = next(element.iterancestors("{*}sp"), None) if is_master else None
@@ -216,7 +210,8 @@ class Paragraph:
         else:
             align = None if properties is None else properties.find("{*}vertAlign")
             is_raised = align is not None and "superscript" in align.attrib.values()
-            block.append(Inline(content, [text], raised=is_raised))
+            is_link = properties is not None and properties.find("{*}hlinkClick") is not None  # of PowerPoint
+            block.append(Inline(content, [text], link=is_link, raised=is_raised))
 
     def _field(self, atoms: Sequence[Atom], ends: Mapping[int, int], first: int, last: int) -> Inline:
         kinds = [atom.kind for atom in atoms[first:last]]
@@ -231,6 +226,9 @@ class Paragraph:
     def write(self, block: Block) -> None:
         """Replace the runs by a translation."""
         element = self.element
+        for control in chain(element.iterancestors("{*}sdt"), element.iter("{*}sdt")):
+            for binding in control.findall("{*}sdtPr/{*}dataBinding"):  # to a property, which Word would show instead
+                binding.getparent().remove(binding)
         for child in list(element):
             if local_name(child) not in PROPERTIES:
                 element.remove(child)

@@ -97,7 +97,8 @@ def _texts_of_cues(lines: Sequence[str], is_vtt: bool) -> Iterator[str | list[st
             continue
         if text:
             yield text
-        is_open = is_time or "-->" in line or (text is not None and not is_name and not is_vtt)
+        ends_text = is_name or (is_vtt and not line.strip("\r\n"))  # not a line of spaces
+        is_open = is_time or "-->" in line or (text is not None and not ends_text)
         text = [] if is_open else None
         yield line
     if text:

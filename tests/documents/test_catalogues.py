@@ -90,6 +90,8 @@ def test_a_catalogue_keeps_its_encoding(tmp_path, monkeypatch):
     document.write(tmp_path / "greek.po", [["υπέρ"]])  # letters that the encoding does not have
     expected = content.replace("ISO-8859-1", "UTF-8").replace('über"\nmsgstr ""', 'über"\nmsgstr "υπέρ"')
     assert (tmp_path / "greek.po").read_text(encoding="utf-8") == expected
+    (tmp_path / "new.po").write_text(content.replace("ISO-8859-1", "CHARSET").replace("ü", "u"))  # as of xgettext
+    assert "charset=UTF-8" in upper_cased(monkeypatch, tmp_path / "new.po").read_text()
     (tmp_path / "a.po").write_bytes(content.replace("ISO-8859-1", "klingon").encode("latin-1"))
     with pytest.raises(InputError, match=r"a\.po: cannot be read as a PO file: 'utf-8' .*; its charset is klingon$"):
         read_document(tmp_path / "a.po")
@@ -348,8 +350,12 @@ def test_copies_of_the_source_are_translated(tmp_path, monkeypatch, unit):
             '<ec startRef="2"/>c<sm id="1"/><sc id="2"/>b<em startRef="1"/>a ',
         ),
         ('a <ec startRef="1"/><sc id="1"/>b', 'b<sc id="1"/><ec startRef="1"/>a '),
+        (
+            'a <x id="START_LINK_1"/>b<x id="CLOSE_LINK"/> <x id="PH"/>',
+            '<x id="PH"/> <x id="START_LINK_1"/>b<x id="CLOSE_LINK"/>a ',
+        ),
     ],
-    ids=["two tags", "two placeholders", "with a placeholder", "crossed", "of other segments"],
+    ids=["two tags", "two placeholders", "with a placeholder", "crossed", "of other segments", "of Angular"],
 )
 def test_the_start_and_the_end_of_a_span_stay_around_its_text(tmp_path, source, expected):
     path = tmp_path / "a.xlf"

@@ -249,6 +249,8 @@ LATIN = """<?xml version='1.0' encoding='ISO-8859-1'?>
         ("a.properties", b"a = \\ud83e\\udd89 owl\n", b"a = \\uD83E\\uDD89 OWL\n"),
         ("a.properties", b"a = one \\\n  two\n", b"a = ONE TWO\n"),
         ("a.properties", b"a = true\nb=#ff0000\nc=12px\nd=#1 owl\n", b"a = true\nb=#ff0000\nc=12px\nd=#1 OWL\n"),
+        ("a.properties", b"a = it''s {0} '{1}' x\n", b"a = IT''S {0} '{1}' X\n"),
+        ("a.properties", b"a = it's {0}\nb = it''s\n", b"a = IT'S {0}\nb = IT''S\n"),  # not by MessageFormat
         ("a.strings", '\ufeff"a"="b";'.encode("utf-16-be"), '\ufeff"a"="B";'.encode("utf-16-be")),
         ("a.strings", b'a = "b";"//" = "c"; /* x = "y";', b'a = "B";"//" = "C"; /* x = "y";'),
         ("a.properties", b"a = one \\\r\n  two\\\r\n\r\nb=c\r\n", b"a = ONE TWO\r\nb=C\r\n"),
@@ -257,9 +259,12 @@ LATIN = """<?xml version='1.0' encoding='ISO-8859-1'?>
         ("a.ini", b"a = b\n  c\n  # d\n; e\n  f\n  g=h\n  i\n[j]\nk", b"a = B C\n  # d\n; e\n  F\n  g=h\n  I\n[j]\nk"),
         ("a.ini", b"[s]\n  a = b\n    c\n  d = e\n", b"[s]\n  a = B C\n  d = E\n"),
         ("a.ini", b'KEY="one \\"\r\n', b'KEY="ONE \\"\r\n'),
+        ("a.ini", b'a="click \\"save\\""\nb="a "b" c"\n', b'a="CLICK \\"SAVE\\""\nb="A "B" C"\n'),
         ("a.json", b'\xef\xbb\xbf{"a": "caf\\u00e9"}', b'\xef\xbb\xbf{"a": "CAF\\u00c9"}'),
         ("a.yml", b"a: no\nb: 'no'\nOn: never\n", b"a: no\nb: 'NO'\nOn: NEVER\n"),
         ("a.resx", (LATIN % "größer &#8656;").encode("latin-1"), (LATIN % "GRÖSSER &#8656;").encode("latin-1")),
+        ("a.yml", b"a: '%b %-d, %Y'\nb: '#ff0aa0'\nc: '%d owls'\n", b"a: '%b %-d, %Y'\nb: '#ff0aa0'\nc: '%d OWLS'\n"),
+        ("a.resx", (LATIN % "true").encode(), (LATIN % "true").encode()),
         ("a.yml", b"\xef\xbb\xbfa: one\n", b"\xef\xbb\xbfa: ONE\n"),
         ("a.json", b'["\\ud83d", "a\\ud83d", "b"]', b'["\\ud83d", "A\\ufffd", "B"]'),
         ("a.json", b'["one\\u000btwo"]', b'["ONE\\u000bTWO"]'),
@@ -271,6 +276,22 @@ LATIN = """<?xml version='1.0' encoding='ISO-8859-1'?>
 def test_encodings_and_escapes_stay(name, content, written, tmp_path, monkeypatch):
     (tmp_path / name).write_bytes(content)
     assert upper_cased(monkeypatch, tmp_path / name).read_bytes() == written
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "read", "translation", "written"),
+    [
+        ("a.properties", "a = it''s {0}\n", "it's ", ["L'ami "], "a = L''ami \n"),
+        ("a.properties", "a = it's\n", "it's", ["L'ami"], "a = L'ami\n"),
+        ("a.ini", 'a="click \\"here\\""\n', 'click "here"', ['"ici"'], 'a="\\"ici\\""\n'),
+    ],
+)
+def test_characters_that_a_format_escapes(name, content, read, translation, written, tmp_path):
+    (tmp_path / name).write_text(content)
+    document = read_document(tmp_path / name)
+    assert document.blocks[0][0] == read
+    document.write(tmp_path / name, [translation])
+    assert (tmp_path / name).read_text() == written
 
 
 @pytest.mark.parametrize(

@@ -450,6 +450,49 @@ def test_the_text_of_a_workbook_is_translated(tmp_path, monkeypatch):
     assert written.tables["Birds"].column_names == ["Bird", "Number"]
 
 
+def test_texts_that_formulas_compare_stay(tmp_path, monkeypatch):
+    texts = ["Done", "Late", "No thanks", "My house", "a*b", "Open"]
+    cells = "".join(f"<si><t>{text}</t></si>" for text in texts)
+    formulas = 'COUNTIF(B:B,"done")', 'COUNTIF(B:B,"&lt;&gt;Late")', '"Yes please, No thanks"', '"*HOUSE*"', '"*"'
+    sheet = "".join(f"<f>{formula}</f>" for formula in formulas)
+    comment = (
+        "<ThreadedComments xmlns='urn:t'><threadedComment><text>see this</text></threadedComment></ThreadedComments>"
+    )
+    files = {
+        "xl/sharedStrings.xml": f"<sst xmlns='urn:s'>{cells}</sst>",
+        "xl/worksheets/sheet1.xml": f"<s>{sheet}</s>",
+    }
+    files["xl/threadedComments/threadedComment1.xml"] = comment
+    written = upper_cased(monkeypatch, archive(tmp_path / "a.xlsx", mimetype="x", **files))
+    found = re.findall("<t>([^<]*)</t>", content(written, "xl/sharedStrings.xml"))
+    assert found == [*texts[:4], "A*B", "OPEN"], "a wildcard alone names nothing"
+    assert "<text>SEE THIS</text>" in content(written, "xl/threadedComments/threadedComment1.xml")
+    formula = '<t:table-cell t:formula="of:=IF([.A1]=&quot;open&quot;;1;2)"/>'
+    names = 'xmlns:t="urn:oasis:names:tc:opendocument:xmlns:table:1.0"'
+    path = open_document(tmp_path / "a.ods", f"<a {names}>{formula}<text:p>Open</text:p><text:p>Shut</text:p></a>")
+    written = content(upper_cased(monkeypatch, path), "content.xml")
+    assert "<text:p>Open</text:p>" in written and "<text:p>SHUT</text:p>" in written
+
+
+def test_a_content_control_of_word_shows_its_translation(tmp_path, monkeypatch):
+    bound = '<w:sdtPr><w:alias/><w:dataBinding w:xpath="x"/></w:sdtPr>'
+    inside = f"<w:sdt>{bound}<w:sdtContent>{run('a title')}</w:sdtContent></w:sdt>"
+    body = f"<w:p>{inside}</w:p><w:sdt>{bound}<w:sdtContent><w:p>{run('an author')}</w:p></w:sdtContent></w:sdt>"
+    path = word(tmp_path / "a.docx", "")
+    files = {"word/document.xml": content(path, "word/document.xml").replace("<w:p></w:p>", body)}
+    written = content(upper_cased(monkeypatch, archive(path, **files)), "word/document.xml")
+    assert "A TITLE" in written and "AN AUTHOR" in written
+    assert written.count("<w:alias/>") == 2 and "dataBinding" not in written
+
+
+def test_links_of_slides_are_known(tmp_path):
+    name = "xmlns:a='http://schemas.openxmlformats.org/drawingml/2006/main'"
+    link = "<a:r><a:rPr><a:hlinkClick/></a:rPr><a:t>here</a:t></a:r>"
+    slide = f"<p {name}><a:p><a:r><a:t>the whole report is </a:t></a:r>{link}</a:p></p>"
+    (block,) = read_document(archive(tmp_path / "a.pptx", **{"ppt/slides/slide1.xml": slide})).blocks
+    assert block[0] == "the whole report is " and block[1].link
+
+
 def test_characters_that_excel_writes_as_their_numbers(tmp_path, monkeypatch):
     cells = (
         "<si><t>one_x000D_\ntwo</t></si>",

@@ -71,6 +71,16 @@ MARKED = [
     ("i.md", "«a»[^1]\n\n[^1]: «b»\n\n    «c»\n\n    - «d»\n\n            code\n[^2]: «e»\n[^3]: «f»\n\n«g»\n"),
     ("e.md", "- {{ n }}, www.a.b[^1] «end»\n"),
     ("b.srt", "1\n00:01,000 --> 00:02,000\n«one»\n2\n00:02,000 --> 00:03,000\n«two» -->\n"),  # no empty line between
+    (
+        "h.vtt",
+        "WEBVTT\n\n1:00 --> 2:00\n \n«you»<0:00:10.000> <c>«are»</c>\n\n2:00 --> 3:00\n«here»\n \n",
+    ),  # of YouTube
+    (
+        "u.md",
+        "«a»\n\n{% highlight ruby %}\ndef b\n\n  c\n{% endhighlight %}\n\n"
+        "{{< highlight go >}}\nd\n{{< /highlight >}}\n«e»\n",
+    ),
+    ("v.md", "/// tip | Title\n«text»\n///\n\n[^1]:\n    «b»\n\n    «c»\n"),
     ("c.txt", "«one      two»\n   «three  four»\n"),
     ("c.vtt", "WEBVTT - title\n\n"),
     ("d.vtt", "WEBVTT\nX: y\n\nSTYLE\n::cue {color: red}\n\nNOTE a\nb\n"),
