@@ -236,7 +236,7 @@ class InterruptCallback(TrainerCallback):
     def _note(self, number: int, frame: Any) -> None:
         self.interrupted = True
         self.restore()
-        logger.warning("interrupted: saving a checkpoint; press Ctrl-C again to stop immediately")
+        logger.warning("interrupted: saving a checkpoint; a second signal stops immediately")
 
     def restore(self) -> None:
         """Handle signals as before training."""

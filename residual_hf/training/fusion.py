@@ -107,6 +107,8 @@ def branch_nodes(inputs: dict[Any, fx.Node], is_warming: bool) -> list[fx.Node] 
 
 def join_addition(graph: fx.Graph, connection: nn.Module, a: fx.Node, sublayer: fx.Node, read: Any) -> bool:
     """`u + a` or `norm(u + a)`, the latter also with `r + scale * a`, if nothing else uses `a`, the sub-layer."""
+    if not a.users:
+        return False
     first, *others = a.users
     norm = norm_after(first, connection)
     if first.kwargs or not is_sum(first, a) or len(others) > (norm is not None):

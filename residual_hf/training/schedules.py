@@ -61,9 +61,15 @@ class ScheduleSettings(OptimizerSettings):
             f"without numbers that are negative or not finite, and with a min_lr of at most lr ({self.lr:g}) and "
             "num_decay_steps of at most max_updates - warmup_updates",
         )
+        self.require(
+            "num_stable_steps" not in self.schedule_options,
+            "schedule_options",
+            "without num_stable_steps, which follows from the number of updates",
+        )
         try:
-            decay_of(self, max_updates or self.warmup_updates + 1)
-        except (TypeError, ValueError) as error:
+            for update in (self.warmup_updates, updates := max_updates or self.warmup_updates + 1):
+                decay_of(self, updates)(update)
+        except (KeyError, TypeError, ValueError) as error:
             self.require(False, "schedule_options", f"arguments of {kind} of Transformers: {error}")
 
 
@@ -87,6 +93,11 @@ def build_schedule(settings: ScheduleSettings, optimizer: Optimizer, total_updat
     if warmup >= total_updates:
         message = "training.warmup_updates: %d given, but the run has %d updates: lr is not reached"
         logger.warning(message, warmup, total_updates)
+    settings.require(
+        settings.schedule_options.get("num_decay_steps", 0) <= max(total_updates - warmup, 0),
+        "schedule_options",
+        f"with num_decay_steps of at most {total_updates - warmup}, the updates of this run after the warm-up",
+    )
     decay = decay_of(settings, total_updates)
     return LambdaLR(optimizer, lambda t: start + t * (1.0 - start) / warmup if t < warmup else decay(t))
 

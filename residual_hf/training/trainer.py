@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -166,6 +167,7 @@ class ResidualTrainer(ShardedTrainer):
             batch_sampler=sampler,
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
+            worker_init_fn=leave_group,
             pin_memory=pin_memory,
         )
         return self.accelerator.prepare(loader)
@@ -286,6 +288,12 @@ def train_sampler(corpus: EncodedCorpus, settings: TrainingSettings, processes: 
     )
     logger.info("epoch: %s", ", ".join(f"{k} {figure(v)}" for k, v in sampler.statistics().items()))
     return sampler
+
+
+def leave_group(worker: int) -> None:
+    """Leave signals to the process group to the main process, which saves a checkpoint; SIGTERM would end a worker."""
+    if hasattr(os, "setpgrp"):  # not on Windows
+        os.setpgrp()
 
 
 def is_finished(state: TrainerState, settings: TrainingSettings) -> bool:

@@ -294,6 +294,28 @@ def test_schedules_resume():
             ".*_steps of at",
         ),
         (lambda: settings(schedule="warmup_stable_decay"), "schedule_options: {} given, .*num_decay_steps"),
+        (
+            lambda: schedule_of(
+                100,
+                schedule="warmup_stable_decay",
+                schedule_options={"num_decay_steps": 91},
+                warmup_updates=10,
+                max_updates=None,
+                max_epochs=3,
+            ),
+            "num_decay_steps of at most 90, the updates of this run after the warm-up",
+        ),
+        (
+            lambda: settings(
+                schedule="warmup_stable_decay", schedule_options={"num_decay_steps": 9, "num_stable_steps": 9}
+            ),
+            "without num_stable_steps, which follows from the number of updates",
+        ),
+        (
+            lambda: settings(schedule="cosine_with_restarts", schedule_options={"num_cycles": "two"}),
+            "must be arguments of schedule 'cosine_with_restarts'",
+        ),
+        (lambda: settings(schedule="cosine", schedule_options={"last_epoch": 5}), "must be arguments of schedule"),
         (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], lr=0.0), "lr: 0.0 given"),
         (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], betas=(0.9, 1.0)), r"betas: \[0.9, 1.0\] given"),
         (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], eps=-1.0), "eps: -1.0 given"),

@@ -1,5 +1,6 @@
 import copy
 import json
+import os
 
 import pytest
 import torch
@@ -33,6 +34,14 @@ def test_evaluation_is_the_mean_over_all_target_tokens(tmp_path):
         smoothed, nll, tokens = smoothed + sums.smoothed, nll + sums.nll, tokens + sums.tokens
     assert metrics["eval_nll"] == pytest.approx(float(nll / tokens), rel=1e-5)
     assert metrics["eval_loss"] == pytest.approx(float(smoothed / tokens), rel=1e-5)
+
+
+def test_workers_are_no_part_of_the_process_group(tmp_path):
+    """`torchrun` ends a group; the main process saves a checkpoint, for which it needs them."""
+    trainer = make_trainer(tmp_path, make_model(), num_workers=1)
+    trainer.data_collator = lambda rows: torch.tensor([os.getpgrp()])
+    groups = {int(group) for group in trainer.get_train_dataloader()}
+    assert len(groups) == 1 and os.getpgrp() not in groups
 
 
 def test_evaluation_leaves_dropout_off_and_the_mode_as_it_was(tmp_path):
