@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support import ROOT
 
 from residual_hf import __version__
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
+from support.files import write_metric
 from support.processes import run_forked, run_python
 from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
@@ -180,27 +181,12 @@ def test_evaluate_detokenizes_text_of_moses(model_folder, tmp_path, capsys):
     assert scores["ter"]["baseline"] == 0
 
 
-METRIC = """
-import datasets
-import evaluate
-
-
-class Exact(evaluate.Metric):
-    def _info(self):
-        text = datasets.Value("string")
-        features = datasets.Features({"predictions": text, "references": text})
-        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
-
-    def _compute(self, predictions, references):
-        return {"exact": sum(map(str.__eq__, predictions, references)) / len(references)}
-"""
-
-
 def test_evaluate_compares_with_a_baseline_and_adds_metrics(model_folder, tmp_path, capsys):
     arguments = ["evaluate", str(model_folder), *files_of(tmp_path, "\n".join(SENTENCES) + "\n")]
     arguments += ["--metric", str(tmp_path / "exact.py")]
     (tmp_path / "short").write_text("one line\n")
-    (tmp_path / "exact.py").write_text(METRIC)
+    equal = 'sum(map(str.__eq__, inputs["predictions"], inputs["references"])) / len(inputs["references"])'
+    write_metric(tmp_path / "exact.py", '"predictions": text, "references": text', f'"exact": {equal}')
     assert main([*arguments, "--baseline", str(tmp_path / "reference"), "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert scores["bleu"]["baseline"] == pytest.approx(100)

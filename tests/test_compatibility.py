@@ -1,17 +1,16 @@
 """The page "what works with what": every row names a test, and the packages that no other test uses."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
+from support import ROOT
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, BitsAndBytesConfig, TorchAoConfig
 
 from residual_hf.checkpoint import load_checkpoint
 
-ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.endswith("| test |")]
 WIDE = {"d_model": 64, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}

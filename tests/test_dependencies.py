@@ -3,11 +3,10 @@
 import ast
 import re
 import sys
-from pathlib import Path
 
 import pytest
+from support import ROOT
 
-ROOT = Path(__file__).parents[1]
 # where the module of a distribution has another name
 NAMES = {
     "google": "protobuf",

@@ -1,12 +1,11 @@
 """Functions of PyTorch that are not public: each is known here, so that a version without it says what broke."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
+from support import ROOT
 
-ROOT = Path(__file__).parents[1]
 USES = {
     "_foreach_norm": "DiagnosticsCallback: norms of the gradients",
     "_foreach_lerp_": "the moving average of the weights",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.models import OURS
 
 from residual_hf.analysis.mode_list import connection_parameters, describe_mode
 from residual_hf.cli import main
@@ -14,7 +15,6 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualModel
 
-OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
 PAGE = Path(__file__).parents[2] / "docs" / "modes.md"
 
 

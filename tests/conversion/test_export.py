@@ -4,6 +4,7 @@ import resource
 import numpy as np
 import pytest
 import torch
+from support.models import OURS
 from support.native_library import needs_kernels
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoTokenizer
@@ -25,7 +26,6 @@ from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 TOKENIZER = tiny_tokenizer()
 PAIR = ResidualTokenizer.from_pair(TOKENIZER, tiny_tokenizer("<2de>", "<2en>"))
-OURS = [name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf.")]
 IN_CTRANSLATE2 = [name for name in OURS if "ctranslate2" in targets_of(name)]
 FIELDS = {
     "hybrid": {"encoder_ln_mode": "admin", "decoder_ln_mode": "pre_ln"},

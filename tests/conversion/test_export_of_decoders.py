@@ -6,7 +6,7 @@ import pytest
 import torch
 from conversion.test_export import LOADERS, needs
 from support.models import every_mode
-from support.single_stacks import SIZES, disturbed
+from support.single_stacks import MODERN, SIZES, disturbed
 from support.tiny_translator import SENTENCES, tiny_tokenizer
 
 from residual_hf import ResidualConfig, ResidualForCausalLM, ResidualForMaskedLM
@@ -17,7 +17,6 @@ from residual_hf.conversion import export as exporting
 from residual_hf.conversion.export import TARGETS, ExportDiffersError, export
 
 TOKENIZER = tiny_tokenizer()
-MODERN = {"position_embedding_type": "rotary", "gated_ffn": True, "activation_function": "silu"}
 FIELDS = {
     "gpt": {"ln_mode": "pre_ln", "position_embedding_type": "learned", "activation_function": "gelu"},
     "llama": {"ln_mode": "pre_ln", "norm_type": "rms_norm", "tie_word_embeddings": False, **MODERN},

@@ -29,8 +29,6 @@ from residual_hf.data.multilingual import concatenate, training_pairs
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.tokenizer_training import train_tokenizer
 
-ROOT = Path(__file__).parents[2]
-
 
 def numbered(first: int, count: int) -> list[tuple[str, str]]:
     """Pairs of varying length that begin with their number on both sides."""

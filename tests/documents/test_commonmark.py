@@ -2,9 +2,9 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
+from support import ROOT
 
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("markdown_it", reason="the extra [documents] is not installed")
@@ -14,7 +14,6 @@ from support.documents import rewritten, upper_text
 
 from residual_hf.documents.translation import read_document
 
-ROOT = Path(__file__).parents[2]
 SPECIFICATION = ROOT / "node_modules" / "commonmark-spec" / "spec.txt"  # of the package of npm
 
 WRITTEN = [

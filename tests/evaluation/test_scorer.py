@@ -2,8 +2,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from evaluation.test_translation_metric import write_metric
 from sacrebleu.metrics import BLEU
+from support.files import write_metric
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus
@@ -70,11 +70,13 @@ def test_several_corpora_have_the_mean_of_their_scores():
 
 
 def test_further_metrics_and_the_tokenizer_of_bleu_are_in_the_report(tmp_path):
-    metric = write_metric(tmp_path, "length", '"predictions": text', 'sum(map(len, inputs["predictions"]))')
+    metric = write_metric(
+        tmp_path / "length.py", '"predictions": text', '"letters": sum(map(len, inputs["predictions"]))'
+    )
     settings = EvaluationSettings(tokenize="char", metrics=(metric,))
     (scorer,) = make_scorers([corpus(MOSES)], "moses", settings)
     report = scorer.report(MOSES)
-    assert report["metrics"] == {metric: {"first": 3.0, "shape": float(sum(map(len, RAW)))}}
+    assert report["metrics"] == {metric: {"letters": float(sum(map(len, RAW)))}}
     assert "tok:char" in report["bleu"]["signature"]
 
 

@@ -8,6 +8,7 @@ import evaluate
 import numpy as np
 import pytest
 from evaluation.test_metrics import BAD, GOOD, REFERENCES
+from support.files import write_metric
 from support.tiny_translator import tiny_tokenizer
 from transformers import EvalPrediction
 
@@ -130,34 +131,17 @@ def test_compute_metrics_reads_sources_by_their_own_vocabulary(tmp_path, monkeyp
     assert seen == [(["xyz zyx"], ["xyz zyx"], ["abc cab"])]
 
 
-SCRIPT = """
-import datasets
-import evaluate
-
-
-class {name}(evaluate.Metric):
-    def _info(self):
-        text = datasets.Value("string")
-        features = datasets.Features({{{features}}})
-        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
-
-    def _compute(self, **inputs):
-        return {{"first": len(inputs["predictions"]), "inputs": sorted(inputs), "shape": {shape}}}
-"""
-
-
-def write_metric(folder, name, features, shape="0.5"):
-    (folder / name).mkdir()
-    (folder / name / f"{name}.py").write_text(SCRIPT.format(name=name.title(), features=features, shape=shape))
-    return str(folder / name)
+RESULT = '"first": len(inputs["predictions"]), "inputs": sorted(inputs), "shape": {}'
 
 
 def test_other_metrics_are_loaded_from_a_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    plain = load_metric(write_metric(tmp_path, "plain", '"predictions": text, "references": text, "sources": text'))
+    all_texts = '"predictions": text, "references": text, "sources": text'
+    write_metric(tmp_path / "plain" / "plain.py", all_texts, RESULT.format(0.5))
+    plain = load_metric(str(tmp_path / "plain"))
     assert plain.compute(["a", "b"], ["c", "d"], ["e", "f"]) == {"first": 2.0, "shape": 0.5}
     nested = '"predictions": text, "references": datasets.Sequence(text)'
-    several = load_metric(write_metric(tmp_path, "several", nested, 'len(inputs["references"][0])'))
+    several = load_metric(write_metric(tmp_path / "several.py", nested, RESULT.format('len(inputs["references"][0])')))
     assert several.compute(["a", "b"], ["cd", "e"], []) == {"first": 2.0, "shape": 1.0}
 
 
@@ -170,8 +154,10 @@ def test_a_metric_that_cannot_be_used_is_named(tmp_path):
         load_metric("rogue")
     with pytest.raises(InputError, match="; did you mean 'chrf'"):
         sacrebleu_metrics(["chff"], False, "13a")
-    path = write_metric(tmp_path, "image", '"predictions": text, "images": text')
-    with pytest.raises(InputError, match=r"image' needs \['images'\], must need predictions, references or sources"):
+    path = write_metric(tmp_path / "image.py", '"predictions": text, "images": text', "")
+    with pytest.raises(
+        InputError, match=r"image.py' needs \['images'\], must need predictions, references or sources"
+    ):
         load_metric(path)
 
 

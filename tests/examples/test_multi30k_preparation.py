@@ -2,14 +2,13 @@
 
 import gzip
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from support import ROOT
 from support.processes import run_here
 
 from residual_hf.data.text_files import iter_lines
 
-ROOT = Path(__file__).parents[2]
 SENTENCES = ['The boys don\'t say "stop." ', "A green-grey boy & a girl."]
 
 

@@ -1,12 +1,11 @@
 """The tables of examples/multi30k/README.md, against the records of the runs and the pages that sum them up."""
 
 import json
-from pathlib import Path
 from statistics import fmean
 
 import pytest
+from support import ROOT
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "multi30k"
 
 

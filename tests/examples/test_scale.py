@@ -10,9 +10,9 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from support import ROOT
 from support.processes import descendants, with_paths
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
@@ -22,7 +22,6 @@ from residual_hf.generation.translator import Translator
 pytest.importorskip("ray", reason="needs Ray: pip install 'ray[data,serve]'")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")]
 
-ROOT = Path(__file__).parents[2]
 RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 
 

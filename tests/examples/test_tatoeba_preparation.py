@@ -1,13 +1,9 @@
 """The script that cuts Tatoeba into train, validation and test."""
 
-from pathlib import Path
-
+from support import ROOT
 from support.processes import run_forked, run_here
 
 from residual_hf.data.text_files import iter_lines
-
-ROOT = Path(__file__).parents[2]
-
 
 PREPARE = ROOT / "examples" / "tatoeba_de_en" / "prepare.py"
 

@@ -1,8 +1,8 @@
 import re
-from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
+from support import ROOT
 from support.finished_run import content, corpus, edit_json, edit_recipe
 from support.processes import run_forked
 from support.tiny_translator import coded_tokenizer, tiny_model, tiny_tokenizer
@@ -11,7 +11,6 @@ from residual_hf import ResidualConfig, ResidualForMaskedLM
 from residual_hf.hub.card import write_card
 from residual_hf.hub.plain_card import save_with_card
 
-ROOT = Path(__file__).parents[2]
 BLOCKED = "import sys; sys.modules['residual_hf'] = None\n"
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.native_library import needs_kernels
 from support.own_search import transformers_loop
-from support.single_stacks import causal
+from support.single_stacks import MODERN, causal
 from transformers import GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
@@ -15,7 +15,6 @@ from residual_hf.model import decoding
 from residual_hf.model.caches import CACHE
 
 pytestmark = needs_kernels
-MODERN = {"position_embedding_type": "rotary", "gated_ffn": True, "activation_function": "silu"}
 MODELS = {"post_ln": {}, "resi_dual": {}, "realformer": {}, "mhc": {}, "sub_ln": MODERN}
 
 

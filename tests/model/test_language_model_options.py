@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from support.single_stacks import causal, left_padded, logits_by_steps
+from support.single_stacks import MODERN, causal, left_padded, logits_by_steps
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from residual_hf import ResidualForCausalLM
 from residual_hf.base.errors import InputError
 from residual_hf.losses.label_smoothing import LossMeter
 
-MODERN = {"position_embedding_type": "rotary", "gated_ffn": True, "activation_function": "silu"}
 ADAPTIVE = {"adaptive_cutoffs": [10, 25], "adaptive_factor": 2}
 OPTIONS = {"modern": MODERN, "adaptive": ADAPTIVE, "untied": {**ADAPTIVE, "tie_word_embeddings": False}}
 

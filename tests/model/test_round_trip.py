@@ -5,13 +5,12 @@ code, and `test_single_stack.py` saves and loads every mode with the package.
 """
 
 import runpy
-from pathlib import Path
 
 import pytest
+from support import ROOT
 from support.models import SHAPES
 from support.processes import run_forked
 
-ROOT = Path(__file__).parents[2]
 MAKE = runpy.run_path(str(ROOT / "examples/tiny_models/make.py"))
 MODES, WITH_PIPELINE = MAKE["MODES"], ("resi_dual", "realformer")
 ABSENT = ("residual_hf", "accelerate", "datasets", "evaluate", "sacrebleu", "sentencepiece", "peft")

@@ -8,14 +8,13 @@ import torch
 from native.test_decoder import FP32
 from support.models import every_mode
 from support.native_library import best_isa, isa, needs_kernels, threads  # noqa: F401
-from support.single_stacks import causal
+from support.single_stacks import MODERN, causal
 
 from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.native.decoder import NativeDecoder
 from residual_hf.native.support import missing_support
 
 pytestmark = needs_kernels
-MODERN = {"position_embedding_type": "rotary", "gated_ffn": True, "activation_function": "silu"}
 ODD = {"d_model": 42, "num_attention_heads": 3, "intermediate_size": 50}
 VARIANTS = {
     "modern": {**MODERN, **ODD},

@@ -4,10 +4,10 @@ import os
 import subprocess
 import sys
 from ctypes import c_float, c_int, c_int32, c_size_t, c_void_p
-from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+from support import ROOT
 from support.native_library import AVAILABLE, isa, needs_kernels  # noqa: F401
 
 from residual_hf import native
@@ -15,7 +15,6 @@ from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.base.errors import InputError
 from residual_hf.native import structures
 
-ROOT = Path(__file__).parents[2]
 load = native._load.__wrapped__  # what the first use of the library does
 
 

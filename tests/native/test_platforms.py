@@ -4,11 +4,10 @@ import importlib.util
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support import ROOT
 
-ROOT = Path(__file__).parents[2]
 SETUP = runpy.run_path(str(ROOT / "setup.py"))
 TARGETS = {
     "aarch64-macos": "neon_dotprod",

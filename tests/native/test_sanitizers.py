@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import ROOT
 from support.native_library import AVAILABLE, needs_kernels
 
 from residual_hf.native.structures import interface_version
 
-ROOT = Path(__file__).parents[2]
 FLAGS = "-g1 -O1 -fexpensive-optimizations -std=gnu11 -ffp-contract=fast -shared -fPIC -pthread"  # fuses, as -O3 does
 CHECKS = "-fsanitize=address,undefined -fno-sanitize-recover=all"
 SETS = dict.fromkeys(AVAILABLE[-1:], "-march=native") | {"avx2": "-mavx2 -mfma"}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.files import same_weights
+from support.files import same_weights, write_metric
 from support.recipes import changed, make_recipe
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
@@ -250,29 +250,14 @@ def test_emissions_are_measured_and_shown_in_the_card(tmp_path):
     assert "## Emissions" in (tmp_path / "run" / "model" / "README.md").read_text()
 
 
-METRIC = """
-import datasets
-import evaluate
-
-
-class Count(evaluate.Metric):
-    def _info(self):
-        text = datasets.Value("string")
-        features = datasets.Features({"sources": text, "predictions": text})
-        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
-
-    def _compute(self, sources, predictions):
-        return {"words": sum(len(line.split()) for line in sources), "lines": len(predictions)}
-"""
-
-
 def test_further_metrics_of_a_recipe_are_in_the_final_scores(tmp_path):
     recipe = make_recipe(tmp_path, max_updates=2, eval_every=2)
     missing = changed(recipe, "evaluation", metrics=("no_such_metric",))
     with pytest.raises(InputError, match="evaluation.metrics: 'no_such_metric' cannot be loaded"):
         train(missing)
     assert not (tmp_path / "run").exists()
-    (tmp_path / "count.py").write_text(METRIC)
+    counts = '"words": sum(len(line.split()) for line in inputs["sources"]), "lines": len(inputs["predictions"])'
+    write_metric(tmp_path / "count.py", '"sources": text, "predictions": text', counts)
     metrics = train(changed(recipe, "evaluation", metrics=(str(tmp_path / "count.py"),), tokenize="char"))
     words = len((tmp_path / "test.en").read_text().split())
     assert metrics["test"]["metrics"] == {str(tmp_path / "count.py"): {"words": words, "lines": 9.0}}

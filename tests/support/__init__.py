@@ -1,0 +1,6 @@
+"""What several tests share."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+"""The repository."""

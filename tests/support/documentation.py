@@ -25,7 +25,8 @@ from support.fairseq_files import (
 )
 from support.tiny_translator import tiny_tokenizer
 
-ROOT = Path(__file__).parents[2]
+from . import ROOT
+
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 MARK = re.compile(r"<!-- not run:(?P<reason>[^\n]*)-->\s*\Z")
 SEPARATORS = {"&&", "||", ";", "|", "&"}

@@ -1,12 +1,11 @@
 """Scripts of `examples/` on small data."""
 
-from pathlib import Path
-
 from support.processes import run_here
 from support.tiny_translator import SENTENCES
 
+from . import ROOT
+
 GERMAN, ENGLISH = SENTENCES[::2], SENTENCES[1::2]
-ROOT = Path(__file__).parents[2]
 
 
 def run(script, *arguments):

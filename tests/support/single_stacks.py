@@ -14,6 +14,8 @@ SIZES = {
     "dropout": 0.0,
 }
 
+MODERN = {"position_embedding_type": "rotary", "gated_ffn": True, "activation_function": "silu"}
+
 
 def disturbed(model):
     """The model with all parameters away from their initial values, so that outputs depend on each of them."""

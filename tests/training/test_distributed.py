@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from safetensors.torch import load_file
-from support import distributed_run
+from support import ROOT, distributed_run
 from support.files import read_json_lines
 from support.processes import free_port, run_forked
 from support.recipes import make_recipe
@@ -16,7 +16,6 @@ from residual_hf.base.files import read_json
 
 SCRIPT = Path(distributed_run.__file__)
 AS_GPUS = Path(distributed_run.__file__).with_name("launched_as_gpus.py")
-REPOSITORY = Path(__file__).parents[2]
 
 SIMCUT = {"simcut": 3.0, "simcut_rate": 1 - 1e-9}  # lacks all embeddings: the passes differ alike in every process
 RUNS = {
@@ -106,7 +105,7 @@ def accelerate(config, folder, command, **environment):
     recipe = make_recipe(folder, max_updates=12, eval_every=6, diagnostics=diagnostics)
     recipe.model["branch_warmup"] = {"schedule": "linear", "updates": 8}  # which counts in a buffer
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()))
-    config_file = str(REPOSITORY / "examples/launch" / config)
+    config_file = str(ROOT / "examples/launch" / config)
     launcher = ["accelerate.commands.launch", "--config_file", config_file, "--num_processes", "2"]
     launcher += ["--main_process_port", free_port()]
     # in the repository its package would be imported before an installed one, which has the native kernels

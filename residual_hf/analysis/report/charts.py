@@ -48,8 +48,8 @@ class Axis:
         return [tick for tick in ticks if self.low <= tick <= self.high]
 
 
-def line_chart(title: str, x_label: str, series: Mapping[int, Points], log: bool = False) -> str:
-    """A figure with a line for each series; the key of a series is the number of its color, `--c0` to `--c7`.
+def line_chart(title: str, series: Mapping[int, Points], log: bool = False) -> str:
+    """A figure over updates with a line for each series, whose key is the number of its color, `--c0` to `--c7`.
 
     Points that are not finite are left out. The figure has no content without points.
     """
@@ -71,17 +71,15 @@ def line_chart(title: str, x_label: str, series: Mapping[int, Points], log: bool
         shapes.append(f'<path class="line run{key} c{key % 8}" d="{path}"/>')
         mark = f'class="run{key} c{key % 8}" r="2.2"' if len(points) <= MOST_DOTS else f'class="run{key} hidden" r="4"'
         shapes += [
-            f'<circle {mark} cx="{x(at):.1f}" cy="{y(value):.1f}"><title>{tip(x_label, at, value)}</title></circle>'
+            f'<circle {mark} cx="{x(at):.1f}" cy="{y(value):.1f}"><title>{tip("update", at, value)}</title></circle>'
             for at, value in points.items()
         ]
-    shapes.append(label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 3, x_label))
+    shapes.append(label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 3, "update"))
     return figure(title, shapes, HEIGHT)
 
 
-def heat_map(
-    title: str, x_label: str, rows: Mapping[str, Points], log: bool = False, span: Sequence[float] = ()
-) -> str:
-    """A figure with a row of cells for each name, the first at the bottom, and the range of the colors.
+def heat_map(title: str, rows: Mapping[str, Points], log: bool = False, span: Sequence[float] = ()) -> str:
+    """A figure over updates with a row of cells for each name, the first at the bottom, and the range of the colors.
 
     Of more than `MOST_COLUMNS` columns, evenly spaced ones are shown. The colors cover the values and those of `span`.
     """
@@ -103,7 +101,7 @@ def heat_map(
                 shapes.append(
                     f'<rect x="{LEFT + wide * column:.2f}" y="{top:.2f}" width="{wide + 0.3:.2f}" '
                     f'height="{cell + 0.3:.2f}" fill="{viridis(color(points[x]))}">'
-                    f"<title>{tip(f'{name}, {x_label}', x, points[x])}</title></rect>"
+                    f"<title>{tip(f'{name}, update', x, points[x])}</title></rect>"
                 )
         if number % math.ceil(11 / cell) == 0:  # names are 11 pixels high
             shapes.append(label(LEFT - 4, top + cell / 2 + 3.5, name, "end"))
@@ -111,7 +109,7 @@ def heat_map(
     places = list(columns)
     for column in sorted({0, len(places) // 2, len(places) - 1}):
         shapes.append(label(LEFT + wide * (column + 0.5), bottom + 13, short(places[column])))
-    shapes.append(label(LEFT, height - 6, x_label, "start"))
+    shapes.append(label(LEFT, height - 6, "update", "start"))
     shapes += scale(color, height - 14)
     return figure(title, shapes, height)
 

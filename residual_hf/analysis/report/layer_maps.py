@@ -59,7 +59,7 @@ def layer_maps(folders: Sequence[Path]) -> list[LayerMaps]:
         for number, stacks in grids.items():
             for stack, grid in stacks.items():
                 title = f"{stack.capitalize()}: {quantity.title}"
-                if chart := heat_map(title, "update", grid, quantity.log, values):
+                if chart := heat_map(title, grid, quantity.log, values):
                     maps[number].charts.append(chart)
     return [found for found in maps.values() if found.charts or found.alerts]
 

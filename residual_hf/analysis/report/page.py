@@ -134,7 +134,7 @@ def curves(runs: Sequence[Run]) -> list[str]:
             number: {float(step): float(value) for step, value in series(run.curve, name).items()}
             for number, run in enumerate(runs)
         }
-        charts.append(line_chart(title, "update", values, log=name == "grad_norm"))
+        charts.append(line_chart(title, values, log=name == "grad_norm"))
     return [chart for chart in charts if chart]
 
 

@@ -267,9 +267,9 @@ def test_axes_and_charts_of_unusual_values():
     assert Axis([0.0, 8.2], 0, 100, rounded=True).ticks() == [0, 2, 4, 6, 8, 10]
     assert Axis([0.4, 9.0], 0, 100, log=True).ticks() == [0.5, 1, 2, 5]
     assert Axis([1e-4, 10], 0, 100, log=True).ticks() == pytest.approx([1e-4, 1e-3, 1e-2, 0.1, 1, 10])
-    assert line_chart("nothing", "update", {0: {1.0: float("nan")}}) == ""
-    assert "<circle" in line_chart("one point", "update", {0: {1.0: 0.0}})
-    many = line_chart("many points", "update", {0: {float(step): 1.0 for step in range(41)}})
+    assert line_chart("nothing", {0: {1.0: float("nan")}}) == ""
+    assert "<circle" in line_chart("one point", {0: {1.0: 0.0}})
+    many = line_chart("many points", {0: {float(step): 1.0 for step in range(41)}})
     assert many.count('class="run0 hidden"') == many.count("<title>update") == 41
-    assert heat_map("nothing", "update", {}) == ""
-    assert heat_map("one", "update", {"layer 1": {1.0: 0.0}, "<2>": {}}).count("<rect") == 1 + 9
+    assert heat_map("nothing", {}) == ""
+    assert heat_map("one", {"layer 1": {1.0: 0.0}, "<2>": {}}).count("<rect") == 1 + 9

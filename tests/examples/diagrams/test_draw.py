@@ -12,7 +12,7 @@ import torch
 from draw import dot_source, draw_modes, label_of
 from nodes import STATE
 from support.example_scripts import ROOT
-from support.models import SHAPES
+from support.models import OURS, SHAPES
 from support.processes import run_here
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -26,7 +26,6 @@ from residual_hf.model.modes_multi_stream import weighted_sums
 from residual_hf.model.norms import NORM_TYPES
 
 SCRIPT = ROOT / "examples/diagrams/draw.py"
-OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="no program `dot` (Graphviz)")
 SVG = "{http://www.w3.org/2000/svg}"
 ADDITIONS = {torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__, torch.Tensor.__iadd__}
