@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import ForcedBOSTokenLogitsProcessor, GenerationConfig
 
+from residual_hf.model.alignment import padded
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.length_limits import end_tokens
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -174,21 +175,11 @@ def translate_greedily(
     """
     found: Sentences = []
     for start in range(0, len(sources), BATCH):
-        tokens, mask = padded(config, sources[start : start + BATCH])
+        side = "right" if config.is_encoder_decoder else "left"  # so that texts end where they are continued
+        tokens, mask = padded(sources[start : start + BATCH], config.pad_token_id, side)
         rows = generate(tokens, attention_mask=mask)[:, prompt_of(config, tokens).shape[1] :]
         found += [list(takewhile(lambda token: token not in end_tokens(config), row)) for row in rows.tolist()]
     return found
-
-
-def padded(config: ResidualConfig, sources: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-    """A batch (sentences, length) and its mask, with padding after sentences or, for a decoder alone, before texts."""
-    side = "right" if config.is_encoder_decoder else "left"
-    batch = [torch.tensor(source) for source in sources]
-    tokens, mask = (
-        torch.nn.utils.rnn.pad_sequence(rows, True, value, padding_side=side)
-        for rows, value in ((batch, config.pad_token_id), ([torch.ones_like(row) for row in batch], 0))
-    )
-    return tokens, mask
 
 
 def prompt_of(config: ResidualConfig, tokens: Tensor) -> Tensor:

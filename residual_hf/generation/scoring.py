@@ -100,10 +100,8 @@ def score_translations(
     while rows:
         count = max(1, translator.settings.max_tokens // max(1, lengths[rows[-1]]))
         batch, rows = rows[-count:], rows[:-count]
-        ids = padded([sources[row] for row in batch], pad).to(model.device)
-        sizes = torch.tensor([len(sources[row]) for row in batch], device=model.device)
-        mask = (torch.arange(ids.shape[1], device=model.device) < sizes[:, None]).long()
-        sequences = padded([[start, *targets[row]] for row in batch], pad).to(model.device)
+        ids, mask = (each.to(model.device) for each in padded([sources[row] for row in batch], pad))
+        sequences = padded([[start, *targets[row]] for row in batch], pad)[0].to(model.device)
         written = torch.tensor([len(targets[row]) for row in batch], device=model.device)
         encoder = {"input_ids": ids, "attention_mask": mask}
         sums = sequence_log_probs(model, encoder, sequences, written, forced=len(tag)).tolist()

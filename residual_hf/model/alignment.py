@@ -185,10 +185,8 @@ def teacher_forced(model: Any, pairs: Sequence[tuple[list[int], list[int]]]) -> 
     `model`: with eager attention.
     """
     pad, start = model.config.pad_token_id, model.generation_config.decoder_start_token_id
-    sources = padded([source for source, _ in pairs], pad).to(model.device)
-    targets = padded([[start, *target] for _, target in pairs], pad).to(model.device)
-    lengths = torch.tensor([len(source) for source, _ in pairs], device=model.device)
-    mask = (torch.arange(sources.shape[1], device=model.device) < lengths[:, None]).long()
+    sources, mask = (each.to(model.device) for each in padded([source for source, _ in pairs], pad))
+    targets = padded([[start, *target] for _, target in pairs], pad)[0].to(model.device)
     output = model(
         input_ids=sources, attention_mask=mask, decoder_input_ids=targets, output_attentions=True, use_cache=False
     )
@@ -210,8 +208,11 @@ def alignment_weights(attentions: Sequence[Tensor]) -> Tensor:
     return torch.stack([layer[:, :, :-1].float().mean(1) for layer in layers]).mean(0).nan_to_num()
 
 
-def padded(rows: Sequence[list[int]], pad: int) -> Tensor:
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad)
+def padded(rows: Sequence[list[int]], pad: int, side: str = "right") -> tuple[Tensor, Tensor]:
+    """A batch (rows, length) and its mask, with padding on a side."""
+    batch = [torch.tensor(row, dtype=torch.long) for row in rows]
+    ids = pad_sequence(batch, batch_first=True, padding_value=pad, padding_side=side)
+    return ids, pad_sequence([torch.ones_like(row) for row in batch], batch_first=True, padding_side=side)
 
 
 def with_eager_attention(model: Any) -> Any:
