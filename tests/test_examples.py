@@ -184,6 +184,14 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     assert wrong.returncode == 2 and "--metric: 'rouge' given, must be one of rouge1, rouge2, rougeL" in wrong.stderr
     twice = run_here(ROOT / "examples" / "comparison" / "differences.py", *compared[0], records[0], records[2])
     assert twice.returncode == 2 and "given twice, or in two places: copied_s1" in twice.stderr
+    run_json = tmp_path / "runs" / "copied_s1" / "run.json"
+    record = run_json.read_text()
+    run_json.write_text(json.dumps({**json.loads(record), "tokenizer": {"tokenizer.json": "another"}}))
+    tokens = run_here(
+        ROOT / "examples" / "comparison" / "differences.py", *compared[0], *compared[1], "--metric", "nll"
+    )
+    assert tokens.returncode == 2 and "the runs have different tokenizers" in tokens.stderr
+    run_json.write_text(record)
     alone = run_here(ROOT / "examples" / "comparison" / "differences.py", *compared[0], compared[1][0])
     assert alone.returncode == 2 and "one run only: post_ln_1l; a mode needs two seeds" in alone.stderr
 

@@ -38,6 +38,7 @@ from residual_hf.evaluation.metrics import METRICS, corpus_scores, tokenizer_of
 from residual_hf.evaluation.sentence_metrics import ROUGE
 from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.records.run_folder import Run
+from residual_hf.training.training_settings import METRICS as GREATER_IS_BETTER
 
 PARTS = 20  # of the test set at most, one of which is left out at a time
 RECORDED = ("bleu", "chrf")  # with --record, besides nll
@@ -162,10 +163,13 @@ def recorded(run: Run) -> dict:
 
 
 def modes_of(groups: Mapping[str, Sequence[Run | dict]], metric: str) -> list[Mode]:
-    """The modes with their scores. Raises `InputError` for runs with different test sets or tokenizers of BLEU."""
+    """The modes with their scores. Raises `InputError` for runs whose scores cannot be compared."""
     runs = [run for runs in groups.values() for run in runs]
     if metric != "nll" and len({references_of(run) for run in runs}) > 1:
         raise InputError("the runs have different test sets")
+    tokens = {tuple(sorted(run.record.tokenizer.items())) for run in runs if isinstance(run, Run)}
+    if metric == "nll" and len(tokens) > 1:
+        raise InputError("the runs have different tokenizers, so that the NLL of their tokens cannot be compared")
     scored = [run.metrics[run.split]["bleu"] for run in runs if isinstance(run, Run) and metric in METRICS]
     if len(tokenizers := {tokenizer_of(score["signature"]) for score in scored}) > 1:
         raise InputError(f"the runs have BLEU of different tokenizers: {', '.join(sorted(tokenizers))}")
@@ -210,8 +214,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected.tolist()
 
 
-def tables(modes: Sequence[Mode]) -> str:
-    modes = sorted(modes, key=lambda mode: -mode.scores.mean())
+def tables(modes: Sequence[Mode], metric: str) -> str:
+    modes = sorted(modes, key=lambda mode: mode.scores.mean(), reverse=GREATER_IS_BETTER.get(metric, True))
     means = [
         [f"`{m.name}`", f"{m.scores.mean():.2f}", f"{m.scores.min():.2f} to {m.scores.max():.2f}", str(len(m.scores))]
         for m in modes
@@ -228,13 +232,19 @@ def tables(modes: Sequence[Mode]) -> str:
         ]
         for d, p in zip(found, corrected, strict=True)
     ]
+    split = "validation" if metric == "nll" else "test"
     smallest = sorted(d.smallest(len(found)) for d in found)
+    power = (
+        f"Smallest difference that is found with a probability of {POWER:.0%} at p < {LEVEL}, corrected: "
+        f"{smallest[0]:.2f} to {smallest[-1]:.2f}, depending on the pair."
+    )
+    if metric == "bleu" and max(mode.scores.max() for mode in modes) < 1:
+        power = "Below 1 BLEU no score says anything."
     return "\n\n".join(
         [
-            as_markdown([["mode", "mean", "range", "seeds"], *means]),
+            as_markdown([["mode", f"{metric}, {split}", "range", "seeds"], *means]),
             as_markdown([["difference", "mean", "95 % interval", "p", "p, corrected"], *rows]),
-            f"Smallest difference that is found with a probability of {POWER:.0%} at p < {LEVEL}, corrected: "
-            f"{smallest[0]:.2f} to {smallest[-1]:.2f}, depending on the pair.",
+            power,
         ]
     )
 
@@ -247,7 +257,7 @@ def main() -> None:
             for folder, name in zip(options.folders, names_of(options.folders), strict=True):
                 write_json_lines(options.record / f"{name}.json", [recorded(Run.read(folder, finished=True))])
             return
-        print(tables(modes_of(read(options.folders), options.metric)))
+        print(tables(modes_of(read(options.folders), options.metric), options.metric))
     except InputError as error:
         parser.error(str(error))
 

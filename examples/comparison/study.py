@@ -275,7 +275,7 @@ def main() -> None:
             print(f"{name}, {complete[0].split}:\n\n{table(results, options.modes, figure)}\n")
             if figure in ("bleu", "nll") and len(options.modes) > 1:
                 starred = f"* differs from `{options.modes[0]}`, p < 0.05; below {LEAST:g} BLEU nothing is tested.\n"
-                print(starred if figure == "bleu" else "Differences of NLL are not tested.\n")
+                print(starred if figure == "bleu" else "differences.py --metric nll tests the differences of NLL.\n")
             if len(options.lr) > 1:
                 print(f"At the best learning rate:\n\n{table_of_best_rates(results, options.modes, figure)}\n")
     if complete and find_spec("matplotlib") is not None:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 
 from torch import nn
@@ -59,6 +60,8 @@ def describe_mode(name: str, exports: Mapping[str, str]) -> str:
     """
     mode = get_ln_mode(name)
     lines = [name, "", f"  {mode.equation}", f"  {mode.source}", "", inspect.cleandoc(mode.__doc__ or ""), ""]
+    with suppress(OSError, TypeError):  # of a class without a file
+        lines += [f"in {inspect.getsourcefile(mode)}, line {inspect.getsourcelines(mode)[1]}", ""]
     norm, style = mode.default_norm_type, mode.default_init_style
     lines.append(f"norm_type {norm}, init_style {style} unless the config says otherwise")
     lines.append(f"{connection_parameters(name):,} parameters beyond the sub-layers, in 6+6 layers of width 512")
@@ -72,5 +75,5 @@ def describe_mode(name: str, exports: Mapping[str, str]) -> str:
         lines.append(f"attn_implementation: {', '.join(mode.attention_implementations)} only")
     declared = fields(mode.Options)
     lines.append("ln_mode_options:" if declared else "no options")
-    lines += [f"  {describe_option(f)}\n      {f.metadata['help']}" for f in declared]
+    lines += [f"  {describe_option(f)}\n      {f.metadata.get('help', '')}" for f in declared]
     return "\n".join(lines)

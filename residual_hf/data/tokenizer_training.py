@@ -162,7 +162,7 @@ def _checking_alphabet(sentences: Iterable[str], vocab_size: int, reserved: int)
         yield sentence
     entries = len((alphabet | {_MARK, *(_ESCAPES[_MARK] if _MARK in alphabet else "")}) - {" "})
     if reserved + entries > vocab_size:
-        allowed = f">= {reserved + entries} for the {len(alphabet)} different characters of the text"
+        allowed = f">= {reserved + entries}, {entries} for the characters of the text and {reserved} for other entries"
         advice = "raise it, lower character_coverage or use the kind byte_bpe"
         raise InputError(f"{refusal('vocab_size', vocab_size, allowed)}; {advice}")
 

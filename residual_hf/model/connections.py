@@ -29,8 +29,9 @@ stacks contain no code for individual modes. Each feature of a mode has one plac
 - norms, scales or shifts inside a branch (NormFormer, sub-LN, HybridNorm, Fixup): `inner_modules` fills named slots;
   `linear_bias = False` removes the biases;
 - initialization (DeepNet, T-Fixup, B2T, sub-LN): `default_init_style`, `init_gain` for factors that depend on depth
-  and place, and `embedding_gain`; parameters of the connection start as its constructor sets them, unless
-  `init_parameters` draws their values;
+  and place, and `embedding_gain`; parameters of the connection start as its constructor sets or draws them;
+- options: a frozen dataclass `Options`, whose fields are declared by `option()` and set by `ln_mode_options`; they are
+  in `self.options`;
 - weight decay: `no_weight_decay` names the parameters that the paper exempts, on any module of the mode;
 - constants or weights on the shortcut or the branch (Keel's alpha): `factors`, or `joining_scales`, for probes;
 - a simpler mode that it contains (Admin and ResiDual: Post-LN; LayerScale: Pre-LN): `folds_into` with `factors` or
@@ -43,7 +44,7 @@ for those that decode on a CPU, if it consists of sums, factors, norms, and gate
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -52,7 +53,7 @@ from torch import Tensor, nn
 from .branch_warmup import BranchWarmupSettings
 from .initialization import BareParameters
 from .kernels import Kernel
-from .options import NoOptions, unknown_choice
+from .options import NoOptions, suggestion
 from .stack_config import StackConfig
 
 Stream = tuple[Tensor, ...]
@@ -160,7 +161,8 @@ class Sublayer:
 class ResidualConnection(BareParameters):
     """How one sub-layer reads and updates the residual stream.
 
-    To add a mode, subclass, implement `forward` and register the class with `register_ln_mode`.
+    To add a mode, subclass, implement `forward` and register the class with `register_ln_mode`. `forward` gets the
+    stream, a tuple of tensors (batch, length, d_model), and the branch, and returns the stream after it.
     """
 
     name: ClassVar[str]
@@ -246,13 +248,17 @@ LN_MODES: dict[str, type[ResidualConnection]] = {}
 def register_ln_mode(name: str) -> Callable[[type[ResidualConnection]], type[ResidualConnection]]:
     """Class decorator that makes a `ResidualConnection` available as `ln_mode=name`.
 
-    Raises `ValueError` if another class has the name. The same class (module and name) may register again.
+    The same class (module and name) may register again.
+
+    Raises `ValueError` if another class has the name, or if `Options` is no dataclass.
     """
 
     def register(cls: type[ResidualConnection]) -> type[ResidualConnection]:
         held = LN_MODES.get(name)
         if held is not None and (held.__module__, held.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(f"ln_mode {name!r} is already registered by {held.__module__}.{held.__qualname__}")
+        if not is_dataclass(cls.Options):
+            raise ValueError(f"Options of ln_mode {name!r}: is no dataclass, must be one (@dataclass(frozen=True))")
         cls.name = name
         LN_MODES[name] = cls
         return cls
@@ -266,11 +272,13 @@ def is_registered(name: Any) -> bool:
 
 
 def get_ln_mode(name: Any) -> type[ResidualConnection]:
-    """The class of a mode. Raises `ValueError` with the list of registered modes for any other name."""
+    """The class of a mode. Raises `ValueError` for an unknown name."""
     if name not in LN_MODES:
+        close = suggestion(name, list(LN_MODES))
         raise ValueError(
-            f"{unknown_choice('ln_mode', name, LN_MODES)}. For a mode of your own, import the file "
-            "that registers it (command line: --import FILE); for one in the code of a checkpoint, trust_remote_code"
+            f"unknown ln_mode {name!r}{f'; {close}' if close else '.'} `residual-hf modes` lists all. A mode of your "
+            "own needs the file that registers it (import it, or --import FILE) or, where a checkpoint has that file, "
+            "trust_remote_code=True (--trust-remote-code)"
         )
     return LN_MODES[name]
 

@@ -188,7 +188,10 @@ class ResidualLayer(GradientCheckpointingLayer):
 def connect(connection: ResidualConnection, stream: Stream, sublayer: Sublayer) -> Stream:
     """The stream after a sub-layer, by the kernel of its connection if a run has registered one."""
     kernel = getattr(connection, "kernel", None)  # a module of another class has none
-    return connection(stream, sublayer) if kernel is None else kernel(connection, stream, sublayer)
+    after = connection(stream, sublayer) if kernel is None else kernel(connection, stream, sublayer)
+    if isinstance(after, Tensor):
+        raise TypeError(f"forward of {type(connection).__name__} returned a tensor, must be a tuple: `return (x,)`")
+    return after
 
 
 class TransformerLayer(ResidualLayer):

@@ -28,6 +28,8 @@ def test_every_mode_declares_what_the_catalogue_shows(name):
     assert mode.__doc__ and mode.equation and mode.source
     text = describe_mode(name, targets_of(name))
     assert mode.equation in text and mode.source in text
+    file, line = re.search(r"^in (.*), line (\d+)$", text, re.MULTILINE).groups()
+    assert f'@register_ln_mode("{name}")' == Path(file).read_text().splitlines()[int(line) - 1]
     for option in fields(mode.Options):
         assert f"{option.name}: " in text and option.metadata["help"] in text
 

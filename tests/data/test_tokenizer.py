@@ -249,7 +249,11 @@ def test_frequency_and_length_limits():
     ("settings", "arguments", "message"),
     [
         ({"vocab_size": 262}, {"language_tags": ["<2de>", "<2en>"]}, "vocab_size: 262 given, must be >= 3"),
-        ({"vocab_size": 270}, {}, "of the text; raise it, lower character_coverage or use the kind byte_bpe"),
+        (
+            {"vocab_size": 270},
+            {},
+            "for the characters of the text and 260 for other entries; raise it, lower character_coverage",
+        ),
         ({"vocab_size": 270, "kind": "unigram"}, {}, "vocab_size: 270 given, must be >= 3"),
         ({}, {"language_tags": ["2de"]}, "language_tags: '2de' given, must be such as <2de>"),
         ({}, {"language_tags": ["<to de>"]}, "language_tags: '<to de>'"),

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import initialization as init
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration, register_ln_mode
-from residual_hf.model import layers, stacks
+from residual_hf.model import connections, layers, stacks
 from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary, Sublayer, layer_places
 from residual_hf.model.ln_modes import PostLN, PreLN
 from residual_hf.model.norms import build_norm
@@ -96,13 +96,18 @@ def test_a_name_belongs_to_one_class(gated):
     assert LN_MODES["post_ln"] is PostLN
 
 
-def test_a_mode_without_forward_says_so():
-    register_ln_mode("empty_for_a_test")(type("Empty", (ResidualConnection,), {}))
-    try:
-        with pytest.raises(NotImplementedError, match="Empty must implement forward"):
+def test_mistakes_in_a_mode_are_named(monkeypatch):
+    monkeypatch.setattr(connections, "LN_MODES", dict(LN_MODES))
+    for members, error, message in (
+        ({}, NotImplementedError, "Empty must implement forward"),
+        ({"forward": lambda self, stream, sublayer: stream[0]}, TypeError, "Empty returned a tensor, must be a tuple"),
+    ):
+        register_ln_mode("empty_for_a_test")(type("Empty", (ResidualConnection,), members))
+        with pytest.raises(error, match=message):
             logits_of(make("empty_for_a_test"))
-    finally:
-        del LN_MODES["empty_for_a_test"]
+    plain = type("Empty", (ResidualConnection,), {"Options": type("Options", (), {"start": 0.5})})
+    with pytest.raises(ValueError, match="Options of ln_mode 'empty_for_a_test': is no dataclass"):
+        register_ln_mode("empty_for_a_test")(plain)
 
 
 def test_places_count_sublayers():
