@@ -49,6 +49,9 @@ def test_a_run_goes_on_and_leaves_a_model_and_its_figures(squares, tmp_path, mon
     stopped = run_here(TRAIN, *options[:4], "--depth", 14, "--ln-mode", "rskip_ln").returncode
     assert stopped == f"train.py: --output {tmp_path / 'rskip'}: has a run with another network or other classes"
 
+    stopped = run_here(TRAIN, *options, "--seed", 2).returncode
+    assert stopped == f"train.py: --output {tmp_path / 'rskip'}: has a run with --seed 1"
+
     monkeypatch.setattr(points, "to_pictures", lambda *arguments: {})
     drawn = run("images/figures.py", "--data", squares, "--runs", tmp_path / "rskip", "--output", tmp_path / "out")
     assert "rskip_ln, seed 1: mean effective scale of the middle stage" in drawn
@@ -68,6 +71,9 @@ def test_data_that_cannot_be_used_is_named(squares, tmp_path, monkeypatch):
         read(folder)
     splits, names = read(folder, 6)
     assert splits["train"][0].shape == (24, 3, 6, 6) and names == ["blue", "red"]
+    Image.new("I;16", (8, 8), 20_000).save(image)
+    with pytest.raises(InputError, match="train/red/0.png: has more than 8 bits a channel; convert it"):
+        read(folder)
     image.write_bytes(b"not an image")
     (folder / "test" / "blue" / "1.png").write_bytes(image.read_bytes()[:5])
     with pytest.raises(InputError) as error:

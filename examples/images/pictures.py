@@ -74,7 +74,10 @@ def pixels(splits: list[Dataset], column: str, size: int | None) -> list[Tensor]
         split, number, stored = place
         name = stored["path"] or f"image {number} of {split.split}"
         try:
-            picture = Image().decode_example(stored).convert("RGB")
+            picture = Image().decode_example(stored)
+            if picture.mode[0] in "IF":  # Pillow would make all above 255 white
+                raise InputError(f"{name}: has more than 8 bits a channel; convert it")
+            picture = picture.convert("RGB")
         except (OSError, SyntaxError, ValueError) as error:  # of Pillow
             raise InputError(f"{name}: not an image, or damaged: {error}") from error
         array = np.asarray(picture if size is None else picture.resize((size, size), resample=2))

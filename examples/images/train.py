@@ -60,6 +60,13 @@ def train(options: argparse.Namespace) -> None:
     fields = ("depth", *CONNECTIONS, "id2label", *options.config)
     if any(getattr(before, name) != getattr(config, name) for name in fields):
         raise InputError(f"--output {options.output}: has a run with another network or other classes")
+    given = {"--data": str(options.data), "--seed": options.seed, "--bf16": options.bf16, "--image-size": size}
+    record = options.output / "options.json"
+    known = json.loads(record.read_text()) if record.exists() else given
+    if other := [name for name, value in given.items() if known[name] != value]:
+        raise InputError(f"--output {options.output}: has a run with {other[0]} {known[other[0]]}")
+    options.output.mkdir(parents=True, exist_ok=True)
+    record.write_text(json.dumps(given) + "\n")
     pixels = splits["train"][0].float() / 255
     mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))
     train, test = (Images(*splits[name], mean, std, augment=name == "train") for name in ("train", "test"))

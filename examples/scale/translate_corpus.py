@@ -4,6 +4,7 @@ python examples/scale/translate_corpus.py runs/my_run/model --input text.en --ou
 """
 
 import argparse
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,10 @@ def main() -> None:
 
     source, output = options.input.resolve(), options.output.resolve()
     model = str(Path(options.model).resolve()) if Path(options.model).exists() else options.model  # for other machines
+    if output.exists():
+        raise InputError(f"--output: {output} exists; delete it or use another file")
+    if options.shard_lines < 1:
+        raise InputError(f"--shard-lines: {options.shard_lines} given, must be at least 1")
     check_output_file(output, overwrite=False, inputs=[source])
     folder = output.with_name(f"{output.name}.shards")
     folder.mkdir(exist_ok=True)
@@ -92,4 +97,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        sys.exit(f"translate_corpus.py: {error}")

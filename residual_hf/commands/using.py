@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError, requires
+from residual_hf.base.files import RECORD
 from residual_hf.base.names import model_folder, similar_path
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.text_files import uncompressed_name
 from residual_hf.documents import ARCHIVES, BINARY, DOCUMENTS, REFUSED
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.generation_settings import DecodingSettings, SearchRequest, StreamSettings
+from residual_hf.records.run_folder import Run
 from residual_hf.serving.server_settings import ServerSettings
 
 from .arguments import (
@@ -224,13 +226,21 @@ def run_evaluate_text(options: argparse.Namespace) -> None:
     from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
     refuse(options, OF_TRANSLATIONS, "given with --text, which is scored by perplexity")
+    of_run = trained_block_size(options.model)
     options.model, options.tokenizer = load_checkpoint(
         options.model, trust_remote_code=options.trust_remote_code, classes=(ResidualForCausalLM,)
     )
+    options.block_size = options.block_size or of_run
     options.files, options.break_mode = options.text, options.sample_break_mode
     options.max_tokens = options.batch_tokens
     report = evaluate_text(**arguments_of(evaluate_text, options), progress=sys.stderr.isatty())
     print_scores(report, options)
+
+
+def trained_block_size(model: str) -> int | None:
+    """Tokens of a training example of the run that a model is from; behind them positions have not been trained."""
+    folder = next((each for each in Path(model_folder(model)).parents[:2] if (each / RECORD).is_file()), None)
+    return None if folder is None else Run.read(folder).recipe["data"].get("block_size")
 
 
 def add_evaluate(evaluate: argparse.ArgumentParser) -> None:

@@ -326,8 +326,8 @@ class DataSettings(InputSettings):
     block_size: int | None = option(
         None,
         minimum=2,
-        help="language models: tokens of a training example, of which the first is only context; default: what the "
-        "model reads",
+        help="language models: tokens of an example, of which the first is only context; default: what the model "
+        "reads, in `evaluate --text` as in its run",
     )
     sample_break_mode: str = option(
         "none",

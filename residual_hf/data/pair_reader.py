@@ -225,7 +225,7 @@ def folder_pairs(folder: Path) -> Iterator[Pair]:
         if path.suffix.lower() in AUDIO_FILES:
             files[path.with_suffix("")].append(path)
         elif path.name.endswith(".trans.txt"):
-            for name, _, text in (line.partition(" ") for line in iter_lines(path)):
+            for name, _, text in (line.partition(" ") for line in iter_lines(path) if line.strip()):
                 texts[path.parent / name].append(text)
         elif path.suffix == ".txt":
             texts[path.with_suffix("")].append(" ".join(iter_lines(path)))

@@ -56,7 +56,7 @@ def evaluate_text(
     Args:
         model: a `ResidualForCausalLM`.
         device: of the model; by default a GPU if there is one.
-        block_size: tokens that the model reads at a time; None is all of its positions.
+        block_size: tokens that the model reads at a time; None is all of its positions, trained or not.
         break_mode, context_window: as in a recipe, see `pack`.
         output_dir: folder for `scores.json`, as of `evaluate_model`.
     """

@@ -223,7 +223,7 @@ def test_folders(tmp_path):
     for name in ("a/one.flac", "a/two.WAV", "a/._two.WAV", "b/three.flac"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    (tmp_path / "a/a.trans.txt").write_text("one FIRST WORDS\ntwo SECOND\n")
+    (tmp_path / "a/a.trans.txt").write_text("one FIRST WORDS\n\ntwo SECOND\n")
     (tmp_path / "b/three.txt").write_text("third\ntext\n")
     pairs = [("a/one.flac", "FIRST WORDS"), ("a/two.WAV", "SECOND"), ("b/three.flac", "third text")]
     assert list(folder_pairs(tmp_path)) == pairs

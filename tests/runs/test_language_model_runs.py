@@ -120,7 +120,7 @@ def test_saved_model_has_the_perplexity_that_was_scored(finished, capsys):
         total -= log_probs.gather(1, window[0, begin - first + 1 :, None]).sum().item()
     assert metrics["test"]["tokens"] == len(ids) - 1
     assert metrics["test"]["nll"] == pytest.approx(total / (len(ids) - 1), rel=1e-5)
-    options = ["--text", str(folder / "test"), "--block-size", "33", "--context-window", "8", "--json"]
+    options = ["--text", str(folder / "test"), "--context-window", "8", "--json"]  # in the blocks of the run
     assert main(["evaluate", str(folder / "run"), *options]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["nll"] == pytest.approx(metrics["test"]["nll"], rel=1e-5)
