@@ -142,12 +142,13 @@ def read_terms(lines: Iterable[str], where: str) -> Iterator[tuple[str, str]]:
             logger.warning("%s: line %d names the columns and is no term: %r", where, number, line[:80])
             header = mark
             continue
-        named = mark
+        is_new, named = named is None, mark
         if len(cells) != 2 or not all(cells):
             more = f"; it has a third column, {cells[2][:80]!r}" if len(cells) > 2 else ""
+            marks = f"{named!r}, as before," if not is_new else "a tab, a semicolon or a comma"
             raise InputError(
-                f"{where}: line {number} must be a term and its translation, with a tab, a semicolon or a comma "
-                f"between them: {line[:80]!r}{more}"
+                f"{where}: line {number} must be a term and its translation, with {marks} between them: "
+                f"{line[:80]!r}{more}"
             )
         yield cells[0], cells[1]
 

@@ -154,7 +154,13 @@ def _table(spec: CorpusSpec) -> Iterator[Pair]:
 def _columns(first: list[str], spec: CorpusSpec) -> tuple[int, int, bool]:
     """The positions of both sides in the rows of a table, and whether its first row has names."""
     names, chosen = [name.strip() for name in first], (spec.source_column, spec.target_column)
-    named = [_named(names, *side) for side in zip((spec.source_lang, spec.target_lang), HEADERS, strict=True)]
+    languages = [find_language(names, code) for code in (spec.source_lang, spec.target_lang)]
+    others = [next((i for i, name in enumerate(names) if name.lower() in known), None) for known in HEADERS]
+    named = (
+        others
+        if None in languages and None not in others
+        else [other if own is None else own for own, other in zip(languages, others, strict=True)]
+    )
     if chosen == (None, None):
         if None not in named and named[0] != named[1]:
             return *named, True  # type: ignore[return-value]
@@ -172,12 +178,6 @@ def _columns(first: list[str], spec: CorpusSpec) -> tuple[int, int, bool]:
     source, target = (names.index(c) if isinstance(c, str) else int(c or 0) - 1 for c in chosen)
     has_header = {source, target} == set(named) or any(isinstance(column, str) for column in chosen)
     return source, target, has_header
-
-
-def _named(names: Sequence[str], language: str | None, others: set[str]) -> int | None:
-    """The position of the column of a language."""
-    found = find_language(names, language)
-    return next((i for i, name in enumerate(names) if name.lower() in others), None) if found is None else found
 
 
 def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
@@ -204,7 +204,7 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     marks = QUOTED.sub("", start[0])  # of which a comma is the likeliest in a text
     delimiter = named[1] if named else max(",;\t|", key=lambda m: (marks.count(m), m != "," and m in marks))
     size = 0  # of the row, whose texts may have any number of lines
-    number = int(named is not None)
+    number = first = int(named is not None)  # the line, and that before the row
 
     def lines_of_rows() -> Iterator[str]:
         nonlocal size, number
@@ -217,10 +217,10 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
 
     try:
         for row in csv.reader(lines_of_rows(), delimiter=delimiter, strict=True):
-            size = 0
+            size, first = 0, number
             yield row
     except csv.Error as error:
-        raise InputError(f"{path}: line {number} is not CSV: {error}") from None
+        raise InputError(f"{path}: the row that begins in line {first + 1} is not CSV: {error}") from None
 
 
 def _parquet(spec: CorpusSpec) -> Iterator[Pair]:

@@ -48,11 +48,11 @@ def record_pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
     if spec.source_column is None:
         keys = (spec.source_lang, spec.target_lang)
         given = record.keys() if isinstance(record, dict) else set()
-        if not given & {*keys} or ("translation" in given and not {*keys} <= given):  # `id` may be no language
+        if not {*keys} <= given:  # one of them may be no language: `id`
             others = [sorted(names & given) for names in HEADERS]
             if all(len(found) == 1 for found in others):
                 keys = others[0][0], others[1][0]
-            else:
+            elif "translation" in given or not given & {*keys}:
                 record, where = _value(record, "translation", where), f"{where}, `translation`"
     return _text(record, keys[0], spec, where), _text(record, keys[1], spec, where)
 

@@ -18,7 +18,7 @@ from .data_settings import SPLITS, CorpusSpec
 from .pair_reader import Pair, PairReader
 
 LONGEST_HELD_OUT = 1000
-"""Bytes of a sentence: fewer than the 512 tokens that models of `residual-hf init` read, in any script."""
+"""Bytes of a sentence: in usual text fewer than the 512 tokens that models of `residual-hf init` read."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Documents that are zip archives of XML: docx, pptx, xlsx, odt, odp, ods. What has no text is copied as it is."""
 
+import logging
 import re
 import shutil
 import zipfile
@@ -12,21 +13,23 @@ from typing import Any
 
 from residual_hf.base.archives import open_archive, read_part
 from residual_hf.base.errors import InputError
-from residual_hf.base.xml_reader import XML_SPACE, etree, read_xml
+from residual_hf.base.xml_reader import XML_SPACE, etree, local_name, read_xml
 from residual_hf.data.workbooks import escaped, text_of, unescaped
 from residual_hf.generation.markup import Block, Inline, plain_text
-from residual_hf.model.translation_inputs import has_letters
 
 from .document import DocumentFile, has_text
 from .mixed_content import Dialect, read_mixed, write_mixed
 from .office_open import Label, paragraphs_of
+
+logger = logging.getLogger(__name__)
 
 TEXT_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 TABLE_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
 OFFICE_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 LITERAL = re.compile('"((?:[^"]|"")*)"')
 """A text in a formula."""
-WILDCARD = re.compile("[*?]")
+WILDCARD, LEAST_LETTERS = re.compile("[*?]"), 3
+"""Of a text with a wildcard, with less of which it would be in most texts."""
 OF_OPEN_DOCUMENT = ("}formula", "}condition", "}value")
 """Attributes of OpenDocument with a formula."""
 RANGES = ("bookmark", "reference-mark", "toc-mark", "alphabetical-index-mark", "user-index-mark", "change")
@@ -108,17 +111,19 @@ def compared(text: str) -> str:
 
 
 class NamedTexts:
-    """Tells whether a text is one of others, which may have the wildcards `*` and `?`."""
+    """The texts that `named_texts` finds."""
 
     def __init__(self, texts: Iterable[str]):
-        self.exact = set(texts)
-        self.patterns = [
-            text.replace("[", "[[]") for text in self.exact if WILDCARD.search(text) and has_letters(text)
-        ]
+        found = set(texts)
+        self.exact = {text.replace("~", "") for text in found}  # before a wildcard that is a character
+        patterns = (text for text in found if WILDCARD.search(text) and "~" not in text)
+        self.patterns = [text.replace("[", "[[]") for text in patterns if sum(map(str.isalpha, text)) >= LEAST_LETTERS]
 
-    def __contains__(self, block: Block) -> bool:
-        text = compared(plain_text(block))
-        return text in self.exact or any(fnmatchcase(text, pattern) for pattern in self.patterns)
+    def __contains__(self, paragraph: Any) -> bool:
+        """Whether a paragraph has one of the texts, which in cells may have the wildcards `*` and `?`."""
+        text, element = compared(plain_text(paragraph.block)), paragraph.element
+        is_cell = isinstance(paragraph, OpenDocumentParagraph) or local_name(element) in ("si", "is")
+        return text in self.exact or (is_cell and any(fnmatchcase(text, pattern) for pattern in self.patterns))
 
 
 WORD = (
@@ -151,11 +156,16 @@ class ArchivedDocument(DocumentFile):
         sheets = self._trees.values() if path.suffix.lower() in (".xlsx", ".ods") else ()
         named = NamedTexts(chain.from_iterable(map(named_texts, sheets)))
         self._paragraphs: list[Any] = []
+        stay = 0
         for name, tree in [*self._trees.items()]:
-            found = [p for p in paragraphs(tree) if has_text(p.block) and p.block not in named]
-            self._paragraphs += found
-            if not found:
+            found = [paragraph for paragraph in paragraphs(tree) if has_text(paragraph.block)]
+            wanted = [paragraph for paragraph in found if paragraph not in named]
+            stay += len(found) - len(wanted)
+            self._paragraphs += wanted
+            if not wanted:
                 del self._trees[name]
+        if stay:
+            logger.warning("%s: %d texts stay, which formulas, lists of choices or tables name", path, stay)
         self.blocks = [paragraph.block for paragraph in self._paragraphs]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:

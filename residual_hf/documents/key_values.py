@@ -38,6 +38,8 @@ _OTHER = r"(?:[;#]|[\w.-]+[ \t]*=)"
 PARAGRAPH = re.compile(rf"^[ \t]*{_OTHER}[^\r\n]*|(\S[^\r\n]*(?:\r?\n[ \t]+(?!{_OTHER})\S[^\r\n]*)*)", re.MULTILINE)
 """In a value: a comment or an indented key, or lines of text."""
 ARGUMENT = re.compile(r"\{\d")
+QUOTED = re.compile(r"('[{}][^']*')")
+"""An argument of `MessageFormat` that is text."""
 ESCAPE = re.compile(r"\\(?:[uU]([0-9A-Fa-f]{4})|\r?\n[ \t\f]*|(.))")
 CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 WRITTEN = {"\\": "\\\\", **{control: f"\\{name}" for name, control in CONTROLS.items()}}
@@ -52,14 +54,15 @@ class Value(NamedTuple):
     marks: Callable[[str], Iterable[str | Mark]] = marked
     encode: Callable[[str], str] = str
 
-    def escaping(self, character: str, escape: str) -> "Value":
-        """A text in which an escape stands for a character, if the character is nowhere without it."""
+    def escaping(self, character: str, escape: str) -> "Value | None":
+        """A text in which an escape stands for a character; None if the character is somewhere without it."""
 
         def read(text: str) -> Iterator[str | Mark]:
-            return characters(text.replace(escape, character))
+            for number, part in enumerate(QUOTED.split(text)):
+                yield from [Mark(part, text=part)] if number % 2 else characters(part.replace(escape, character))
 
         value = self._replace(marks=partial(marked, read=read), encode=lambda text: text.replace(character, escape))
-        return value if write_marks(read_marks(value.marks(self.text)), value.encode) == self.text else self
+        return value if write_marks(read_marks(value.marks(self.text)), value.encode) == self.text else None
 
 
 class KeyValueFile(DocumentFile):
@@ -122,9 +125,11 @@ def _matches(found: Iterable[re.Match[str]]) -> Iterator[Value]:
 
 
 def _properties(text: str) -> Iterator[Value]:
-    """The values of Java, and of those with arguments, as `MessageFormat` reads them, where an apostrophe is two."""
-    for value in _matches(PROPERTY.finditer(text)):
-        yield value.escaping("'", "''") if ARGUMENT.search(value.text) else value
+    """The values of Java. In those with arguments two apostrophes are one, unless one of them has a single one."""
+    values = list(_matches(PROPERTY.finditer(text)))
+    with_arguments = {value: value.escaping("'", "''") for value in values if ARGUMENT.search(value.text)}
+    of_message_format = None not in with_arguments.values()
+    return iter(with_arguments.get(value, value) or value for value in values) if of_message_format else iter(values)
 
 
 def unescaped(text: str) -> str:
@@ -150,7 +155,7 @@ def _ini_values(text: str) -> Iterator[Value]:
         quoted = len(value) > 1 and value[0] == value[-1] == '"'
         lines = value[quoted : len(value) - quoted].splitlines()
         found = Value(" ".join(map(str.strip, lines)), start + quoted, start + len(value) - quoted)
-        yield found.escaping('"', '\\"') if quoted else found
+        yield (quoted and found.escaping('"', '\\"')) or found
 
 
 def _as_java(error: UnicodeError) -> tuple[str, int]:

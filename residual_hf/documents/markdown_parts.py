@@ -21,15 +21,16 @@ FRONT_MATTER = re.compile(
 )
 """In YAML or TOML."""
 DIRECTIVE = re.compile(
-    r"^([ \t>]*)"
-    r"(?:[:/]{3,}.*|\{:[^{}\n]*\}|\[![\w-]+\][-+]?.*|\*\[[^\]\n]+\]:.*|\[{1,2}_?TOC_?\]{1,2}|-+8<-+.*)[ \t]*$",
+    r"^([ \t>]*)(?::{3,}.*|/{3,}(?:[ \t]+[\w-]+(?:[ \t]*\|.*)?)?"
+    r"|\{:[^{}\n]*\}|\[![\w-]+\][-+]?.*|\*\[[^\]\n]+\]:.*|\[{1,2}_?TOC_?\]{1,2}|-+8<-+.*)[ \t]*$",
     re.MULTILINE | re.IGNORECASE,
 )
 """Lines of their own: containers of Pandoc, Docusaurus and PyMdown, attributes of kramdown, alerts of GitHub,
 abbreviations, tables of contents, files that MkDocs includes."""
 _TEMPLATE = r"\{(?:%|\{[<%])-?[ \t]*"
 TEMPLATE_CODE = re.compile(
-    rf"^[ \t]*{_TEMPLATE}(highlight|comment)\b(?:(?!{_TEMPLATE}\1\b).)*?{_TEMPLATE}(?:end|/[ \t]*)\1\b[^\n]*$",
+    rf"^[ \t]*{_TEMPLATE}(highlight|comment)\b(?:(?!{_TEMPLATE}\1\b|\n[ \t>]*(?:```|~~~)).)*?"
+    rf"{_TEMPLATE}(?:end|/[ \t]*)\1\b[^\n}}]*\}}+[ \t]*$",
     re.DOTALL | re.MULTILINE,
 )
 """Code and comments in Jekyll and Hugo."""

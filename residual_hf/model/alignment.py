@@ -220,7 +220,10 @@ def with_eager_attention(model: Any) -> Any:
 
     A switch of `model` itself would reach what other threads compute with it.
     """
-    twin = deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+    shared = [*model.parameters(), *model.buffers()]
+    for module in model.modules():  # and what holds weights that are offloaded, or quantized
+        shared += [vars(module)[name] for name in ("_hf_hook", "state") if name in vars(module)]
+    twin = deepcopy(model, {id(part): part for part in shared})
     twin.set_attn_implementation("eager")
     return twin
 

@@ -204,7 +204,7 @@ def _add_mode(files: dict[str, str], mode: type[ResidualConnection]) -> None:
             raise ValueError(f"{path.name} is no name of a module, which has letters, digits and underscores")
         if getattr(getattr(module, mode.__name__, None), "name", None) != mode.name:
             raise ValueError(f"{path.name} has no class {mode.__name__} of this name at its top level")
-        text = _with_relative_imports(_code(module).decode(), files)
+        text = _with_relative_imports(_code(module).decode(), files, path.resolve())
     except (OSError, TypeError, ValueError, SyntaxError) as error:
         logger.warning(
             f"The code of ln_mode {mode.name!r} ({mode.__module__}.{mode.__qualname__}) is not saved with the model: "
@@ -216,14 +216,22 @@ def _add_mode(files: dict[str, str], mode: type[ResidualConnection]) -> None:
         files[entry] += f"\nfrom .{path.stem} import {mode.__name__}  # noqa: E402, F401, I001 ({REGISTERS})\n"
 
 
-def _with_relative_imports(text: str, files: Collection[str]) -> str:
+def _is_of_project(name: str, file: Path) -> bool:
+    """Whether a module that is not installed is imported from a folder that `file` is in."""
+    if name in packages_distributions() or name not in sys.modules:
+        return False
+    origin = getattr(sys.modules[name], "__file__", None) or next(iter(getattr(sys.modules[name], "__path__", ())), "")
+    roots = {Path(entry).resolve() for entry in sys.path} & {*file.parents}
+    return bool(origin) and not roots.isdisjoint(Path(origin).resolve().parents)
+
+
+def _with_relative_imports(text: str, files: Collection[str], file: Path) -> str:
     """The source of a module with its imports from this package replaced by imports from files of the same folder.
 
-    Raises `ValueError` for imports that cannot be replaced: modules, names from outside the model code, and what is
-    not installed. `files` are those of the model code.
+    Raises `ValueError` for imports that cannot be replaced: modules, names from outside the model code, and other
+    files of the project of `file`. `files` are those of the model code.
     """
     package = PACKAGE.partition(".")[0]
-    installed = {package, *sys.stdlib_module_names, *packages_distributions()}
     lines = re.split(r"\r\n?|\n", text)  # as `ast` counts them, unlike `splitlines`
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -238,8 +246,9 @@ def _with_relative_imports(text: str, files: Collection[str]) -> str:
             raise ValueError(
                 f"line {node.lineno} imports a module of {package}: write `from {package} import <names>`"
             )
-        for name in names - installed:
-            raise ValueError(f"line {node.lineno} imports {name}, which is not installed")
+        for name in names - {package}:
+            if _is_of_project(name, file):
+                raise ValueError(f"line {node.lineno} imports {name}, another file of its project")
         if isinstance(node, ast.ImportFrom) and package in names:
             end = node.end_lineno or node.lineno
             indent = lines[node.lineno - 1].encode()[: node.col_offset].decode()

@@ -93,10 +93,11 @@ def build_schedule(settings: ScheduleSettings, optimizer: Optimizer, total_updat
     if warmup >= total_updates:
         message = "training.warmup_updates: %d given, but the run has %d updates: lr is not reached"
         logger.warning(message, warmup, total_updates)
+    after_warmup = max(total_updates - warmup, 0)
     settings.require(
-        settings.schedule_options.get("num_decay_steps", 0) <= max(total_updates - warmup, 0),
+        settings.schedule_options.get("num_decay_steps", 0) <= after_warmup,
         "schedule_options",
-        f"with num_decay_steps of at most {total_updates - warmup}, the updates of this run after the warm-up",
+        f"with num_decay_steps of at most {after_warmup}, the updates of this run after the warm-up",
     )
     decay = decay_of(settings, total_updates)
     return LambdaLR(optimizer, lambda t: start + t * (1.0 - start) / warmup if t < warmup else decay(t))

@@ -206,9 +206,13 @@ def test_columns_are_chosen_by_name_or_number(tmp_path):
 def test_a_column_of_numbers_is_no_language(code, name, tmp_path):
     file = table(tmp_path / "a.csv", [(code.upper(), "English", name), *((i, *pair) for i, pair in enumerate(PAIRS))])
     assert PairReader(CorpusSpec(file=file, source_lang="en", target_lang=code)).take() == PAIRS
-    rows = [{"id": "0", "translation": {"en": source, code: target}} for source, target in PAIRS]  # as of OPUS
-    nested = CorpusSpec(file=json_lines(tmp_path / "a.jsonl", rows), source_lang="en", target_lang=code)
-    assert PairReader(nested).take() == PAIRS
+    of_opus = [{"id": "0", "translation": {"en": source, code: target}} for source, target in PAIRS]
+    flat = [{code: "0", "source": source, "target": target} for source, target in PAIRS]
+    for rows in (of_opus, flat):
+        spec = CorpusSpec(file=json_lines(tmp_path / "a.jsonl", rows), source_lang="en", target_lang=code)
+        assert PairReader(spec).take() == PAIRS
+    numbered = table(tmp_path / "b.csv", [(code, "source", "target"), *((i, *pair) for i, pair in enumerate(PAIRS))])
+    assert PairReader(CorpusSpec(file=numbered, source_lang="en", target_lang=code)).take() == PAIRS
 
 
 def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
@@ -241,9 +245,22 @@ def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
             "en,de\nyes, please,ja\n",
             "row 2 has 3 columns, but the first row has 2; text with a delimiter must be",
         ),
-        ("a.csv", f'en,de\na,b\n"{"x" * 200_000}\n', "line 3 is not CSV: field larger than field limit"),
-        ("a.csv", '"\n",' * 500_000, "line 3..... is not CSV: a row of more than 1,048,576 characters"),
-        ("a.csv", 'sep=,\none,eins\n"two"x,zwei\n', "line 3 is not CSV: ',' expected after '\"'"),
+        (
+            "a.csv",
+            f'en,de\na,b\n"{"x" * 200_000}\n',
+            "begins in line 3 is not CSV: field larger than field limit",
+        ),
+        (
+            "a.csv",
+            '"\n",' * 500_000,
+            "begins in line 1 is not CSV: a row of more than 1,048,576 characters",
+        ),
+        ("a.csv", 'en,de\na,"b\nc,d\ne,f\n', "begins in line 2 is not CSV: unexpected end of data"),
+        (
+            "a.csv",
+            'sep=,\none,eins\n"two"x,zwei\n',
+            "begins in line 3 is not CSV: ',' expected after '\"'",
+        ),
         ("a.csv", "en,de\rone,eins\r", "its lines end with carriage returns, must end with line feeds"),
         ("a.tsv", "one\teins\ntwo\tzwei\tdrei\n", "row 2 has 3 columns, but the first row has 2$"),
         ("a.tsv", "one;eins\n", "its first row 'one;eins' has no second column after a tab"),

@@ -251,6 +251,7 @@ LATIN = """<?xml version='1.0' encoding='ISO-8859-1'?>
         ("a.properties", b"a = true\nb=#ff0000\nc=12px\nd=#1 owl\n", b"a = true\nb=#ff0000\nc=12px\nd=#1 OWL\n"),
         ("a.properties", b"a = it''s {0} '{1}' x\n", b"a = IT''S {0} '{1}' X\n"),
         ("a.properties", b"a = it's {0}\nb = it''s\n", b"a = IT'S {0}\nb = IT''S\n"),  # not by MessageFormat
+        ("a.properties", b"a = it''s '{'0'}' {0}\n", b"a = IT''S '{'0'}' {0}\n"),
         ("a.strings", '\ufeff"a"="b";'.encode("utf-16-be"), '\ufeff"a"="B";'.encode("utf-16-be")),
         ("a.strings", b'a = "b";"//" = "c"; /* x = "y";', b'a = "B";"//" = "C"; /* x = "y";'),
         ("a.properties", b"a = one \\\r\n  two\\\r\n\r\nb=c\r\n", b"a = ONE TWO\r\nb=C\r\n"),
@@ -283,6 +284,13 @@ def test_encodings_and_escapes_stay(name, content, written, tmp_path, monkeypatc
     [
         ("a.properties", "a = it''s {0}\n", "it's ", ["L'ami "], "a = L''ami \n"),
         ("a.properties", "a = it's\n", "it's", ["L'ami"], "a = L'ami\n"),
+        (
+            "a.properties",
+            "a = x {0}\nb = it's {0}\n",
+            "x ",
+            ["L'ami"],
+            "a = L'ami\nb = \n",
+        ),  # b shows that a is as it is
         ("a.ini", 'a="click \\"here\\""\n', 'click "here"', ['"ici"'], 'a="\\"ici\\""\n'),
     ],
 )
@@ -290,7 +298,7 @@ def test_characters_that_a_format_escapes(name, content, read, translation, writ
     (tmp_path / name).write_text(content)
     document = read_document(tmp_path / name)
     assert document.blocks[0][0] == read
-    document.write(tmp_path / name, [translation])
+    document.write(tmp_path / name, [translation, [""]][: len(document.blocks)])
     assert (tmp_path / name).read_text() == written
 
 

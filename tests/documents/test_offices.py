@@ -450,10 +450,11 @@ def test_the_text_of_a_workbook_is_translated(tmp_path, monkeypatch):
     assert written.tables["Birds"].column_names == ["Bird", "Number"]
 
 
-def test_texts_that_formulas_compare_stay(tmp_path, monkeypatch):
-    texts = ["Done", "Late", "No thanks", "My house", "a*b", "Open"]
+def test_texts_that_formulas_compare_stay(tmp_path, monkeypatch, caplog):
+    texts = ["Done", "Late", "No thanks", "My house", "Sure?", "a*b", "Open"]
     cells = "".join(f"<si><t>{text}</t></si>" for text in texts)
     formulas = 'COUNTIF(B:B,"done")', 'COUNTIF(B:B,"&lt;&gt;Late")', '"Yes please, No thanks"', '"*HOUSE*"', '"*"'
+    formulas += '"*o*"', '"Sure~?"'
     sheet = "".join(f"<f>{formula}</f>" for formula in formulas)
     comment = (
         "<ThreadedComments xmlns='urn:t'><threadedComment><text>see this</text></threadedComment></ThreadedComments>"
@@ -465,7 +466,8 @@ def test_texts_that_formulas_compare_stay(tmp_path, monkeypatch):
     files["xl/threadedComments/threadedComment1.xml"] = comment
     written = upper_cased(monkeypatch, archive(tmp_path / "a.xlsx", mimetype="x", **files))
     found = re.findall("<t>([^<]*)</t>", content(written, "xl/sharedStrings.xml"))
-    assert found == [*texts[:4], "A*B", "OPEN"], "a wildcard alone names nothing"
+    assert found == [*texts[:5], "A*B", "OPEN"], "a wildcard with a letter or two names nothing"
+    assert "a.xlsx: 5 texts stay, which formulas, lists of choices or tables name" in caplog.text
     assert "<text>SEE THIS</text>" in content(written, "xl/threadedComments/threadedComment1.xml")
     formula = '<t:table-cell t:formula="of:=IF([.A1]=&quot;open&quot;;1;2)"/>'
     names = 'xmlns:t="urn:oasis:names:tc:opendocument:xmlns:table:1.0"'

@@ -80,6 +80,12 @@ MARKED = [
         "«a»\n\n{% highlight ruby %}\ndef b\n\n  c\n{% endhighlight %}\n\n"
         "{{< highlight go >}}\nd\n{{< /highlight >}}\n«e»\n",
     ),
+    (
+        "w.md",
+        "{% comment %}x{% endcomment %} «now»\n\n```\n{% highlight a %}\n```\n\n«b»\n\n```\n{% endhighlight %}\n"
+        "```\n\n"
+        "/// «begins a comment.»\n",
+    ),
     ("v.md", "/// tip | Title\n«text»\n///\n\n[^1]:\n    «b»\n\n    «c»\n"),
     ("c.txt", "«one      two»\n   «three  four»\n"),
     ("c.vtt", "WEBVTT - title\n\n"),

@@ -247,14 +247,17 @@ def test_mode_of_a_user_is_registered_by_its_checkpoint(user_mode, tokenizer, tm
         ("import residual_hf.model.norms\n", "line 1 imports a module"),
         ("from residual_hf.base.errors import InputError\n", "InputError, which is not part of the model code"),
         ("from residual_hf import *\n", "it imports *, which is not part of the model code"),
-        ("import neighbour\n", "line 1 imports neighbour, which is not installed"),
-        ("from neighbour import half\n", "line 1 imports neighbour, which is not installed"),
+        ("import neighbour\n", "line 1 imports neighbour, another file of its project"),
+        ("from folder.neighbour import half\n", "line 1 imports folder, another file of its project"),
+        ("from neighbour import half\n", "line 1 imports neighbour, another file of its project"),
         ("from residual_hf import ResidualConfig; half = 0.5\n", "line 1 has another statement beside the import"),
     ],
 )
 def test_mode_that_cannot_travel_is_named(user_mode, tokenizer, tmp_path, caplog, start, reason):
     name = f"stays_{len(start)}"
     user_mode("neighbour", "half = 0.5")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "neighbour.py").write_text("half = 0.5")
     user_mode(name, start + MODE.format(name=name, cls="Stays"))
     model = tiny_model(tokenizer, ln_mode=name)
     saved = save_checkpoint(model, tokenizer, tmp_path / "stays")
@@ -275,6 +278,13 @@ def test_class_that_a_file_cannot_give_is_named(user_mode, tokenizer, tmp_path, 
     user_mode(file, text)
     save_checkpoint(tiny_model(tokenizer, ln_mode=f"of_{file}"), tokenizer, tmp_path / "saved")
     assert reason in caplog.text and not (tmp_path / "saved" / f"{file}.py").exists()
+
+
+def test_imports_of_what_may_be_missing_travel(user_mode, tokenizer, tmp_path, caplog):
+    start = "try:\n    import not_installed\nexcept ImportError:\n    pass\n"
+    user_mode("optional", start + MODE.format(name="optional", cls="Optional"))
+    saved = save_checkpoint(tiny_model(tokenizer, ln_mode="optional"), tokenizer, tmp_path / "saved")
+    assert (saved / "optional.py").exists() and "not saved" not in caplog.text
 
 
 def test_modes_of_one_file_travel_together(user_mode, tokenizer, tmp_path, caplog):

@@ -271,7 +271,6 @@ def test_a_mode_that_does_something_else_in_training(monkeypatch):
 
 
 @needs_kernels
-@needs_kernels
 def test_a_branch_without_effect(monkeypatch):
     def forward(self, stream, sublayer):
         sublayer(stream[0])
@@ -281,6 +280,7 @@ def test_a_branch_without_effect(monkeypatch):
     check_kernels(model_of("post_ln"))
 
 
+@needs_kernels
 def test_a_mode_that_counts_its_calls_and_one_with_noise(monkeypatch):
     def counting(self, stream, sublayer):
         self.calls = getattr(self, "calls", 0) + 1
