@@ -149,8 +149,8 @@ def codes_called(name: str) -> set[str]:
 
 
 def detected_as(code: str, labels: Collection[str]) -> str:
-    """The label for a language among those of a detector: `pt` for `pt-BR` and `por_Latn`."""
-    language = re.split("[-_]", code)[0].lower()
+    """The label for a language among those of a detector: `pt` for `pt-BR`, `por_Latn` and `Portuguese`."""
+    language = re.split("[-_]", code_given(code))[0].lower()
     locale = None if language in labels else _locale(language)
     return locale.language if locale else language
 

@@ -83,14 +83,13 @@ def score_translations(
     """
     check_sentences(sentences)
     check_sentences(translations)
-    model, tokenizer, inputs = translator.model, translator.tokenizer, translator.inputs
+    model, inputs = translator.model, translator.inputs
     pad, start = model.config.pad_token_id, model.generation_config.decoder_start_token_id
     end, *_ = end_tokens(model.generation_config)
     sources, arguments = translator.encode(sentences, source_lang, target_lang)
     tag = [token for token in [arguments.get("forced_bos_token_id")] if token is not None]
     read = [inputs.as_written(text, source) for source, text in zip(sentences, translations, strict=True)]
-    targets = tokenizer(text_target=read, add_special_tokens=False, verbose=False)["input_ids"] if read else []
-    targets = [[*tag, *ids, end] for ids in targets]
+    targets = [[*tag, *ids, end] for ids in inputs.target_ids(read)]
     lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
     for number, length in enumerate(lengths, start=first):
         if inputs.positions is not None and length > inputs.positions:

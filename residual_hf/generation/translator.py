@@ -20,7 +20,7 @@ from residual_hf.data.shortlist import Shortlist, load_shortlist
 from residual_hf.data.text_files import in_batches
 from residual_hf.model.alignment import AlignedTokens, Alignment, align, of_originals
 from residual_hf.model.constraints import LettersAdded, beams_for, length_of
-from residual_hf.model.decoding import FastGenerationMixin
+from residual_hf.model.decoding import NO_PHRASES, FastGenerationMixin
 from residual_hf.model.options import refusal
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs, languages_of
@@ -250,7 +250,12 @@ class Translator:
         for needed, rows in by_beams.items():
             settings = replace(settings, num_beams=needed)
             texts, wanted = [sources[row] for row in rows], [phrases[row] for row in rows]
-            again = search(self.model, texts, settings, request, self.shortlist, wanted, self._letters_added)
+            try:
+                again = search(self.model, texts, settings, request, self.shortlist, wanted, self._letters_added)
+            except InputError as error:
+                if self.constrained or NO_PHRASES not in str(error):
+                    raise
+                return found  # of Transformers' loop, which asks for no placeholder
             for row, best in zip(rows, again, strict=True):
                 written, before = to_text(self.tokenizer, [best[0].ids, found[row][0].ids])
                 expected = self._wanted(sentences[row])
@@ -281,7 +286,7 @@ class Translator:
             written = written[0].upper() + written[1:]
         named = self.tokenizer.convert_ids_to_tokens(free.ids[:1])
         codes = [each for each in named if each in self.tokenizer.all_special_tokens or TAG_PATTERN.fullmatch(each)]
-        (new,) = self.tokenizer(text_target=[written], add_special_tokens=False)["input_ids"]
+        (new,) = self.inputs.target_ids([written])
         return forced._replace(ids=[*free.ids[: len(codes)], *new])  # also the tag or the code of the language
 
     def _wanted(self, sentence: str) -> tuple[list[tuple[str, ...]], list[str]]:
@@ -307,8 +312,7 @@ class Translator:
         texts = to_text(self.tokenizer, [candidate.ids for candidate in candidates]) if terms or tokens else []
         if not any(lacking(terms, tokens, text) for text in texts):
             return []
-        rows = self.tokenizer(text_target=tokens, add_special_tokens=False)["input_ids"] if tokens else []
-        numbers = [number for row in rows for number in row]
+        numbers = [number for row in self.inputs.target_ids(tokens) for number in row]
         phrases = [[[number]] for number in numbers if self.tokenizer.convert_ids_to_tokens(number) in tokens]
         for targets in terms:
             found = (form_of(target, text) for target in targets for text in texts)
@@ -322,12 +326,11 @@ class Translator:
 
     def _spellings(self, forms: Sequence[str]) -> list[list[int]]:
         """The tokens of words at the beginning of a text and within one, in some scripts without a space before."""
-        options = {"add_special_tokens": False, "verbose": False}
-        found = self.tokenizer(text_target=list(forms), **options)["input_ids"]
+        found = self.inputs.target_ids(forms)
         unspaced = [form for form in forms if UNSPACED.match(form)]
         for before, own in (("a ", forms), ("。", unspaced)):
-            (start,) = self.tokenizer(text_target=[before.strip()], **options)["input_ids"]
-            rows = self.tokenizer(text_target=[before + form for form in own], **options)["input_ids"] if own else []
+            (start,) = self.inputs.target_ids([before.strip()])
+            rows = self.inputs.target_ids([before + form for form in own])
             found += [row[len(start) :] for row in rows if row[: len(start)] == start]
         return [list(row) for row in dict.fromkeys(map(tuple, found))]
 
@@ -415,11 +418,13 @@ def check_glossary_use(model: Any) -> None:
     """Raise `InputError` unless a model can translate with a glossary."""
     if getattr(model.config, "term_tags", False):
         return
-    if not isinstance(model, FastGenerationMixin) or model.device.type != "cpu":
+    is_own = isinstance(model, FastGenerationMixin)
+    is_off = getattr(getattr(model, "generation_config", None), "fast_decoding", None) is False
+    if not is_own or is_off or not model._computes_as_defined():
         raise InputError(
-            "glossary: only a model that was trained with data.glossary reads one on every device; for others the "
-            f"search of this package uses it, on a CPU (--device cpu), not that of {type(model).__name__} on "
-            f"{model.device.type}"
+            "glossary: only a model that was trained with data.glossary reads one everywhere; for others the search "
+            "of this package uses it, on a CPU (--device cpu), not the loop in which Transformers runs "
+            f"{type(model).__name__} on {model.device.type}"
         )
 
 

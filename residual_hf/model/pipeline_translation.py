@@ -169,7 +169,7 @@ class TranslationPipeline(Pipeline):
         for token_ids in model_outputs["output_ids"][0]:
             result: dict[str, Any] = {}
             if kept is not None and return_tensors:
-                ids = self.tokenizer(text_target=kept, add_special_tokens=False)["input_ids"]
+                (ids,) = self.texts.target_ids([kept])
                 token_ids = torch.cat([token_ids[:1], token_ids.new_tensor(ids)])  # after the start token
             if return_tensors:
                 result[f"{self.result_name}_token_ids"] = token_ids

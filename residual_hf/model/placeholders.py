@@ -230,7 +230,9 @@ def with_emoji(translation: str, source: EditedText) -> EditedText:
             continue
         wanted = (end + shift) / len(source.text) * len(translation)
         before_mark = source.original[end : end + 1].strip() and not taken.endswith(" ") and not new
-        words = [match.end() for match in (BARE_WORD if before_mark else WORD).finditer(translation)]
+        spans = [match.span() for match in SPAN.finditer(translation)]  # a word may end within a tag or a placeholder
+        ends = (match.end() for match in (BARE_WORD if before_mark else WORD).finditer(translation))
+        words = [end for end in ends if not any(first < end < last for first, last in spans)]
         place = min(words, key=lambda word: abs(word - wanted), default=0)
         replaces = new == translation[place : place + 1] == " "
         edits.append(Edit(place, place + replaces, " " * (taken.strip() != taken) + taken.strip()))

@@ -127,6 +127,15 @@ class TranslationInputs:
         """Whether the tokenizer adds language codes to translations itself (mBART, NLLB, M2M100)."""
         return hasattr(self.tokenizer, "_build_translation_inputs") and self.task not in ONE_LANGUAGE
 
+    def target_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Target texts as token ids, without codes of languages and the end."""
+        side = "text" if self.has_own_codes else "text_target"  # M2M100 reads no target without its language
+        return (
+            self.tokenizer(**{side: list(texts)}, add_special_tokens=False, verbose=False)["input_ids"]
+            if texts
+            else []
+        )
+
     @property
     def tags_targets(self) -> bool:
         """Whether a translation begins with the tag of its language."""

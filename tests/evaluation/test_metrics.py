@@ -76,7 +76,15 @@ def test_paired_bootstrap_is_repeatable():
 
 @pytest.mark.parametrize(
     ("language", "tokenizer"),
-    [("zh", "zh"), ("zh-TW", "zh"), ("zho_Hans", "zh"), ("yue", "zh"), ("ja", "ja-mecab"), ("jpn_Jpan", "ja-mecab")]
+    [
+        ("zh", "zh"),
+        ("zh-TW", "zh"),
+        ("Chinese", "zh"),
+        ("zho_Hans", "zh"),
+        ("yue", "zh"),
+        ("ja", "ja-mecab"),
+        ("jpn_Jpan", "ja-mecab"),
+    ]
     + [("ko", "ko-mecab"), ("th", "char"), ("mya_Mymr", "char"), ("de", "13a"), ("kmr", "13a"), (None, "13a")],
 )
 def test_the_tokenizer_of_bleu_follows_the_language(language, tokenizer):

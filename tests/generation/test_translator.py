@@ -22,6 +22,7 @@ from residual_hf.generation.decode import search
 from residual_hf.generation.generation_settings import DecodingSettings, SearchRequest
 from residual_hf.generation.long_text import split_text
 from residual_hf.generation.markup import translate_blocks
+from residual_hf.generation.scoring import score_translations
 from residual_hf.generation.stream import check_lengths
 from residual_hf.generation.translator import Hypothesis, Translator, joined
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -458,6 +459,7 @@ def test_a_model_whose_tokenizer_has_language_codes(tmp_path):
     pair = {"source_lang": "de", "target_lang": "en"}
     ((best,),) = several.hypotheses(SENTENCES[:1], alignments=True, max_new_tokens=9, **pair)
     assert best.text == found[0] and len(best.alignment.word_scores) == len(best.text.split())
+    assert all(score.log_prob < 0 < score.tokens for score in score_translations(several, SENTENCES, found, **pair))
     assert {target for _, target in best.alignment.links} == set(range(len(best.text.split())))
     for languages in ({}, {"source_lang": "de"}, {"source_lang": "de", "target_lang": "xx"}):
         with pytest.raises(InputError):

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from support.tiny_translator import SENTENCES
+from support.own_search import make_model
+from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import TokenizerSettings
@@ -17,6 +18,7 @@ from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.translator import Translator, check_glossary_use
 from residual_hf.model.alignment import AlignedTokens, Alignment, word_spans
 from residual_hf.model.constraints import PhraseState, beams_for
+from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 
 PHRASES = [[[[87]], [[85, 67]]], [[[85, 67], [40, 41]]]]
 
@@ -172,5 +174,14 @@ def test_a_model_that_reads_terms_gets_them_in_its_source(tokenizer, model, monk
 
 
 def test_models_that_cannot_use_a_glossary_refuse_it():
-    with pytest.raises(InputError, match="glossary: only a model that was trained with data.glossary"):
-        check_glossary_use(SimpleNamespace(config=None, device=torch.device("cpu")))
+    slow = make_model("post_ln", position_embedding_type="relative")
+    for model in (SimpleNamespace(config=None, device=torch.device("cpu")), slow):
+        with pytest.raises(InputError, match="glossary: only a model that was trained with data.glossary"):
+            check_glossary_use(model)
+
+
+def test_a_missing_placeholder_needs_no_search_that_cannot_run():
+    tokenizer = tiny_tokenizer(*PLACEHOLDER_TOKENS)
+    model = tiny_model(tokenizer, placeholders=True)
+    found = Translator(model, tokenizer).translate(["zwei https://a.b Katzen"], fast_decoding=False)
+    assert len(found) == 1

@@ -162,6 +162,9 @@ def test_emoji_are_kept_beside_the_words_that_they_are_beside(emoji):
         written = translation.replace("{}", "") + "." * ("." in text)
         assert with_emoji(written, read).text == expected and with_emoji(read.text, read).text == text
     assert without_emoji(emoji).text == emoji and not without_emoji("a → # 12 © № z").edits
+    written = "Hallo {{ name }}, wie geht es dir?"
+    read = without_emoji(f"Hello {emoji} {{{{ name }}}}, how are you?")
+    assert with_emoji(written, read).text == f"Hallo {emoji} {{{{ name }}}}, wie geht es dir?"
 
 
 @pytest.mark.parametrize(
