@@ -156,11 +156,9 @@ def _columns(first: list[str], spec: CorpusSpec) -> tuple[int, int, bool]:
     names, chosen = [name.strip() for name in first], (spec.source_column, spec.target_column)
     languages = [find_language(names, code) for code in (spec.source_lang, spec.target_lang)]
     others = [next((i for i, name in enumerate(names) if name.lower() in known), None) for known in HEADERS]
-    named = (
-        others
-        if None in languages and None not in others
-        else [other if own is None else own for own, other in zip(languages, others, strict=True)]
-    )
+    if None in languages and None not in others:
+        languages = others  # a column `id` beside `source` and `target` has no text
+    named = [other if own is None else own for own, other in zip(languages, others, strict=True)]
     if chosen == (None, None):
         if None not in named and named[0] != named[1]:
             return *named, True  # type: ignore[return-value]

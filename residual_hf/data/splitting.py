@@ -89,7 +89,7 @@ def choose_held_out(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the validation and the test set; no two of them share a sentence.
 
-    `keys`: hashes of the sentences of each side; `fits`: pairs that any model can read.
+    `keys`: hashes of the sentences of each side; `fits`: pairs that are not too long.
     """
     first = once = np.ones(len(fits), dtype=bool)  # the first, or the only pair with its sentences
     for side in keys:

@@ -129,7 +129,8 @@ def _properties(text: str) -> Iterator[Value]:
     values = list(_matches(PROPERTY.finditer(text)))
     with_arguments = {value: value.escaping("'", "''") for value in values if ARGUMENT.search(value.text)}
     of_message_format = None not in with_arguments.values()
-    return iter(with_arguments.get(value, value) or value for value in values) if of_message_format else iter(values)
+    for value in values:
+        yield (of_message_format and with_arguments.get(value)) or value
 
 
 def unescaped(text: str) -> str:

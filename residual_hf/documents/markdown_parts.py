@@ -96,13 +96,7 @@ def markdown_parser(*, is_mdx: bool) -> MarkdownIt:
 def parsed(parser: MarkdownIt, text: str, env: MutableMapping[str, Any]) -> list[Any]:
     """The tokens of a text, without what is no Markdown of CommonMark."""
     is_mdx = "jsx" in parser.inline.ruler.get_active_rules()
-    for kept in (
-        FRONT_MATTER,
-        IMPORT,
-        TEMPLATE_CODE,
-        *[JSX_LINES] * is_mdx,
-        MATH_LINES,
-    ):  # with blank lines in their place
+    for kept in (FRONT_MATTER, IMPORT, TEMPLATE_CODE, *[JSX_LINES] * is_mdx, MATH_LINES):  # become blank lines
         text = kept.sub(lambda found: "\n" * found[0].count("\n"), text)
     for pattern, read in ((DIRECTIVE, r"\1"), (ADMONITION, r"\1-   <!---->"), (DEFINITION, r"\1-"), (NOTE, r"\1-")):
         text = pattern.sub(read, text)
