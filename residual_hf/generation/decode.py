@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Barrier
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,13 +143,22 @@ def side_by_side(threads: int) -> Iterator[Callable]:
     if threads == 1:
         yield map
         return
-    torch.set_num_threads(1)  # for the operations of the threads that start from now on
+    started = Barrier(threads)
+
+    def compute_alone(_: int) -> None:
+        torch.get_num_threads()  # takes over the number of the process
+        torch.set_num_threads(1)  # of this thread, and of those that start from now on
+        started.wait()
+
     pool = ThreadPoolExecutor(threads)
     try:
+        try:
+            list(pool.map(compute_alone, range(threads)))
+        finally:
+            torch.set_num_threads(threads)  # of this thread, and of those that others start
         yield pool.map
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)
 
 
 @torch.no_grad()

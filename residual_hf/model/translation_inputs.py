@@ -130,11 +130,8 @@ class TranslationInputs:
     def target_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Target texts as token ids, without codes of languages and the end."""
         side = "text" if self.has_own_codes else "text_target"  # M2M100 reads no target without its language
-        return (
-            self.tokenizer(**{side: list(texts)}, add_special_tokens=False, verbose=False)["input_ids"]
-            if texts
-            else []
-        )
+        given = {side: list(texts), "add_special_tokens": False, "verbose": False}
+        return self.tokenizer(**given)["input_ids"] if texts else []
 
     @property
     def tags_targets(self) -> bool:
