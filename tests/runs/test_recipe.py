@@ -128,7 +128,7 @@ def test_a_recipe_made_in_python_is_plain_values(tmp_path):
         (changed(model={"dtype": "x"}), r"model\.dtype: unknown field"),
         (changed(decoding={"length_penalty": 1e9}), r"decoding\.length_penalty: .* given, must be a number >= -10"),
         (changed(model={"ln_mod": "pre_ln"}), r"model\.ln_mod: unknown field; did you mean 'ln_mode'"),
-        (changed(model={"ln_mode": "mystery"}), "unknown ln_mode 'mystery'.*resi_dual"),
+        (changed(model={"ln_mode": "mystery"}), "unknown ln_mode 'mystery'.*residual-hf modes"),
         (changed(model={"d_model": 100, "encoder_attention_heads": 7}), "encoder_attention_heads must divide d_model"),
         (changed(model={"preset": "nothing"}), "unknown preset 'nothing'. Known: .*resi_dual_iwslt_de_en"),
         (changed(tokenizer={"kind": "wordpiece"}), "tokenizer.kind: 'wordpiece'.*unigram"),
