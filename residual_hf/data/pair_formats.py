@@ -160,7 +160,9 @@ def _columns(first: list[str], spec: CorpusSpec) -> tuple[int, int, bool]:
         languages = others  # a column `id` beside `source` and `target` has no text
     named = [other if own is None else own for own, other in zip(languages, others, strict=True)]
     if chosen == (None, None):
-        if None not in named and named[0] != named[1]:
+        codes = [i for i in languages if i is not None and LANGUAGE.fullmatch(names[i])]
+        is_unclear = len(names) > 2 and len(codes) == 1 and None not in languages  # `ID` beside `English`
+        if None not in named and named[0] != named[1] and not is_unclear:
             return *named, True  # type: ignore[return-value]
         if len(names) == 2 and named == [None, None]:
             return 0, 1, False

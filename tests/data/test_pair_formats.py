@@ -266,6 +266,11 @@ def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
         ("a.tsv", "one;eins\n", "its first row 'one;eins' has no second column after a tab"),
         (
             "a.csv",
+            "DE,English,Deutsche Texte\n1,one,eins\n",  # a code beside a name may be of another kind
+            "has 3 columns, whose names are not those of both languages; set source_column and ",
+        ),
+        (
+            "a.csv",
             "Original,en\nHallo,hello\n",
             "has 2 columns, whose names are not those of both languages; set source_c",
         ),
