@@ -226,11 +226,10 @@ def run_evaluate_text(options: argparse.Namespace) -> None:
     from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
     refuse(options, OF_TRANSLATIONS, "given with --text, which is scored by perplexity")
-    of_run = trained_block_size(options.model)
+    options.block_size = options.block_size or trained_block_size(options.model)
     options.model, options.tokenizer = load_checkpoint(
         options.model, trust_remote_code=options.trust_remote_code, classes=(ResidualForCausalLM,)
     )
-    options.block_size = options.block_size or of_run
     options.files, options.break_mode = options.text, options.sample_break_mode
     options.max_tokens = options.batch_tokens
     report = evaluate_text(**arguments_of(evaluate_text, options), progress=sys.stderr.isatty())

@@ -124,8 +124,7 @@ class MessageFile(DocumentFile):
             found = list(_messages(self._store, options))
         if tagged := getattr(self._store, "tagged", 0):
             logger.warning("%s: %d texts that have a tag, such as !include, stay", path, tagged)
-        texts = [message for message in found if not is_setting(message.text)]
-        read = [(message, block) for message in texts if has_text(block := message.block)]
+        read = [(each, block) for each in found if not is_setting(each.text) and has_text(block := each.block)]
         self._messages, self.blocks = [message for message, _ in read], [block for _, block in read]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:

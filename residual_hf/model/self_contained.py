@@ -218,11 +218,11 @@ def _add_mode(files: dict[str, str], mode: type[ResidualConnection]) -> None:
 
 def _is_of_project(name: str, file: Path) -> bool:
     """Whether a module that is not installed is imported from a folder that `file` is in."""
-    if name in packages_distributions() or name not in sys.modules:
-        return False
-    origin = getattr(sys.modules[name], "__file__", None) or next(iter(getattr(sys.modules[name], "__path__", ())), "")
+    module = sys.modules.get(name)
+    origin = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
     roots = {Path(entry).resolve() for entry in sys.path} & {*file.parents}
-    return bool(origin) and not roots.isdisjoint(Path(origin).resolve().parents)
+    is_beside = bool(origin) and not roots.isdisjoint(Path(origin).resolve().parents)
+    return is_beside and name not in packages_distributions()  # which reads the metadata of all that is installed
 
 
 def _with_relative_imports(text: str, files: Collection[str], file: Path) -> str:
