@@ -12,7 +12,6 @@ from support.documents import rewritten, upper_cased, with_marks
 from residual_hf.base import archives
 from residual_hf.base.errors import InputError
 from residual_hf.documents.translation import NumberedDocument, read_document
-from residual_hf.generation.markup import plain_text
 
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 A = "http://schemas.openxmlformats.org/drawingml/2006/main"
@@ -340,18 +339,6 @@ def test_a_bookmark_of_open_document_stays_around_its_text(tmp_path):
     assert f"<text:p>{bookmark}a </text:p>" in content(tmp_path / "b.odt", "content.xml")
 
 
-def test_cells_of_a_spreadsheet(tmp_path, monkeypatch):
-    """A program shows a date from its attribute, and a text with an attribute from that, not from its paragraph."""
-    cells = '<a o:value-type="{}"{}><text:p>may 1</text:p></a>'
-    date, named = cells.format("date", ' o:date-value="2026-05-01"'), cells.format("string", ' o:string-value="may 1"')
-    names = {"o": "office", "text": "text"}
-    spaces = " ".join(f'xmlns:{n}="urn:oasis:names:tc:opendocument:xmlns:{value}:1.0"' for n, value in names.items())
-    sheet = f"<o:doc {spaces}>{date}{named}</o:doc>"
-    written = upper_cased(monkeypatch, archive(tmp_path / "a.ods", mimetype="x", **{"content.xml": sheet}))
-    upper = '<a o:value-type="string"><text:p>MAY 1</text:p></a>'
-    assert content(written, "content.xml").endswith(f"{date}{upper}</o:doc>")
-
-
 def test_an_e_book(tmp_path, monkeypatch):
     page = '<?xml version="1.0"?>\n<html xmlns="x"><body><p class="a">two <b>cats</b><br/>sleep</p></body></html>'
     contents = '<ncx><docTitle><text>my book</text></docTitle><content src="a.xhtml"/></ncx>'
@@ -424,58 +411,6 @@ def test_a_page_of_many_tags_and_other_archives_are_refused(tmp_path):
         read_document(tmp_path / "c.pdf")
 
 
-def test_the_text_of_a_workbook_is_translated(tmp_path, monkeypatch):
-    openpyxl = pytest.importorskip("openpyxl", reason="writes the workbook")
-    from openpyxl.cell.rich_text import CellRichText, TextBlock
-    from openpyxl.cell.text import InlineFont
-    from openpyxl.comments import Comment
-    from openpyxl.styles import Font
-    from openpyxl.worksheet.table import Table
-
-    book = openpyxl.Workbook()
-    sheet = book.active
-    rows = [("Bird", "Number"), ("The owl", 7), ("Yes", 8), ("one\ntwo", "=SUM(B2:B3)"), (" 12 ", '=IF(A3="Yes",1,2)')]
-    for row in rows:
-        sheet.append(row)
-    sheet["A2"].font, sheet["A2"].comment = Font(bold=True), Comment("see below", "me")
-    sheet["C1"] = CellRichText("plain and ", TextBlock(InlineFont(b=True), "bold"), " text")
-    sheet.add_table(Table(displayName="Birds", ref="A1:B5"))
-    book.save(tmp_path / "a.xlsx")
-    written = openpyxl.load_workbook(upper_cased(monkeypatch, tmp_path / "a.xlsx"), rich_text=True).active
-    found = [[cell.value for cell in row[:2]] for row in written.iter_rows()]
-    expected = [["THE OWL" if v == "The owl" else "ONE\nTWO" if v == "one\ntwo" else v for v in row] for row in rows]
-    assert found == expected, "names of columns of tables and texts in formulas stay"
-    assert written["A2"].font.b and written["A2"].comment.text == "SEE BELOW"
-    assert str(written["C1"].value) == "PLAIN AND BOLD TEXT" and written["C1"].value[1].text == "BOLD"
-    assert written.tables["Birds"].column_names == ["Bird", "Number"]
-
-
-def test_texts_that_formulas_compare_stay(tmp_path, monkeypatch, caplog):
-    texts = ["Done", "Late", "No thanks", "My house", "Sure?", "a*b", "Open"]
-    cells = "".join(f"<si><t>{text}</t></si>" for text in texts)
-    formulas = 'COUNTIF(B:B,"done")', 'COUNTIF(B:B,"&lt;&gt;Late")', '"Yes please, No thanks"', '"*HOUSE*"', '"*"'
-    formulas += '"*o*"', '"Sure~?"'
-    sheet = "".join(f"<f>{formula}</f>" for formula in formulas)
-    comment = (
-        "<ThreadedComments xmlns='urn:t'><threadedComment><text>see this</text></threadedComment></ThreadedComments>"
-    )
-    files = {
-        "xl/sharedStrings.xml": f"<sst xmlns='urn:s'>{cells}</sst>",
-        "xl/worksheets/sheet1.xml": f"<s>{sheet}</s>",
-    }
-    files["xl/threadedComments/threadedComment1.xml"] = comment
-    written = upper_cased(monkeypatch, archive(tmp_path / "a.xlsx", mimetype="x", **files))
-    found = re.findall("<t>([^<]*)</t>", content(written, "xl/sharedStrings.xml"))
-    assert found == [*texts[:5], "A*B", "OPEN"], "a wildcard with a letter or two names nothing"
-    assert "a.xlsx: 5 texts stay, which formulas, lists of choices or tables name" in caplog.text
-    assert "<text>SEE THIS</text>" in content(written, "xl/threadedComments/threadedComment1.xml")
-    formula = '<t:table-cell t:formula="of:=IF([.A1]=&quot;open&quot;;1;2)"/>'
-    names = 'xmlns:t="urn:oasis:names:tc:opendocument:xmlns:table:1.0"'
-    path = open_document(tmp_path / "a.ods", f"<a {names}>{formula}<text:p>Open</text:p><text:p>Shut</text:p></a>")
-    written = content(upper_cased(monkeypatch, path), "content.xml")
-    assert "<text:p>Open</text:p>" in written and "<text:p>SHUT</text:p>" in written
-
-
 def test_a_content_control_of_word_shows_its_translation(tmp_path, monkeypatch):
     bound = '<w:sdtPr><w:alias/><w:dataBinding w:xpath="x"/></w:sdtPr>'
     inside = f"<w:sdt>{bound}<w:sdtContent>{run('a title')}</w:sdtContent></w:sdt>"
@@ -493,20 +428,3 @@ def test_links_of_slides_are_known(tmp_path):
     slide = f"<p {name}><a:p><a:r><a:t>the whole report is </a:t></a:r>{link}</a:p></p>"
     (block,) = read_document(archive(tmp_path / "a.pptx", **{"ppt/slides/slide1.xml": slide})).blocks
     assert block[0] == "the whole report is " and block[1].link
-
-
-def test_characters_that_excel_writes_as_their_numbers(tmp_path, monkeypatch):
-    cells = (
-        "<si><t>one_x000D_\ntwo</t></si>",
-        "<si><r><t>a_x000b_b _x005F_x000D_</t></r></si>",
-        "<si><t>c_x_d</t></si>",
-    )
-    path = archive(
-        tmp_path / "a.xlsx", mimetype="x", **{"xl/sharedStrings.xml": f"<sst xmlns='urn:s'>{''.join(cells)}</sst>"}
-    )
-    assert [*map(plain_text, read_document(path).blocks)] == ["one\r\ntwo", "a\vb _x000D_", "c_x_d"]
-    expected = ["ONE_x000D_\nTWO", "A_x000B_B _X000D_", "C_X_D"]
-    written = content(upper_cased(monkeypatch, path), "xl/sharedStrings.xml")
-    assert re.findall("<t[^>]*>([^<]*)</t>", written) == expected
-    written = content(rewritten(monkeypatch, path), "xl/sharedStrings.xml")
-    assert re.findall("<t[^>]*>([^<]*)</t>", written)[1] == "a_x000B_b _x005F_x000D_"
