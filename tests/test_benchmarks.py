@@ -7,10 +7,10 @@ import os
 import re
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support import ROOT
 from support.native_library import needs_kernels
 from support.processes import run_here, run_python
 from support.tiny_translator import tiny_model, tiny_tokenizer
@@ -19,7 +19,7 @@ from residual_hf import native
 from residual_hf.generation.translator import Translator
 from residual_hf.native.image import KERNELS
 
-BENCHMARKS = Path(__file__).parents[1] / "examples/benchmarks"
+BENCHMARKS = ROOT / "examples/benchmarks"
 MODES = {"post_ln", "pre_ln", "resi_dual"}
 OURS = MODES | {"post_ln_fused_loss", "resi_dual_fused_loss"}
 NATIVE = {f"{mode}_native{suffix}" for mode in MODES for suffix in ("", "_bf16")}

@@ -1,14 +1,14 @@
 """The equations of the gallery, which the documentation makes of those of the modes."""
 
 import re
-from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.connections import LN_MODES
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = ROOT / "docs"
 LATEX = {
     "x <- LN(x + a)": [r"x \leftarrow \mathrm{LN} ( x + a )"],
     "r <- r + s*a;  out = alpha*x + LN(r)": [

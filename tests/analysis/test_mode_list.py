@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import ROOT
 from support.models import OURS
 
 from residual_hf.analysis.mode_list import connection_parameters, describe_mode
@@ -15,7 +16,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualModel
 
-PAGE = Path(__file__).parents[2] / "docs" / "modes.md"
+PAGE = ROOT / "docs" / "modes.md"
 
 
 def rows(table):

@@ -2,13 +2,13 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import matplotlib
 import pytest
+from support import ROOT
 
-NOTEBOOKS = Path(__file__).parents[2] / "examples" / "notebooks"
+NOTEBOOKS = ROOT / "examples" / "notebooks"
 
 
 def run(name: str, **constants: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import datasets
 import pytest
 import torch
 import yaml
+from support import ROOT
 from support.tones import write_tones
 from transformers import AutoConfig
 
@@ -19,7 +20,7 @@ from residual_hf.runs.building import build_config
 from residual_hf.runs.recipe import load_recipe
 from residual_hf.runs.run import train
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 RECIPES = sorted(
     path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("*/*.yaml") if path.parent.name != "launch"
 )

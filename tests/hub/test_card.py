@@ -1,10 +1,10 @@
 import json
 import re
-from pathlib import Path
 
 import pytest
 import yaml
 from huggingface_hub import ModelCard
+from support import ROOT
 from support.finished_run import BAD, GOOD, REFERENCES, content, corpus, edit_json, edit_recipe, score, write_json
 
 from residual_hf.base.errors import InputError
@@ -256,7 +256,7 @@ def test_results_of_further_metrics_are_shown(make_run):
 
 
 def test_cards_of_this_repository():
-    for path in (Path(__file__).parents[2] / "model_cards").glob("*.md"):
+    for path in (ROOT / "model_cards").glob("*.md"):
         if path.name != "README.md":
             card = ModelCard.load(path)
             assert card.data.model_name == path.stem and path.with_suffix(".png").is_file()

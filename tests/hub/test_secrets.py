@@ -1,10 +1,10 @@
 import json
 import time
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from support import ROOT
 
 from residual_hf.records.markdown import public
 from residual_hf.records.secrets import first_secret
@@ -180,8 +180,7 @@ def test_long_text_is_searched_in_linear_time(text, tmp_path):
 
 
 def test_documentation_has_no_secrets():
-    root = Path(__file__).parents[2]
-    for path in (*root.glob("*.md"), *root.glob("model_cards/*.md"), root / "docs" / "practitioner.md"):
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("model_cards/*.md"), ROOT / "docs" / "practitioner.md"):
         assert first_secret(path) is None
 
 

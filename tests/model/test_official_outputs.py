@@ -3,11 +3,11 @@
 import json
 import re
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from support import ROOT
 from support.reference import FIXTURES, Fixture
 
 from residual_hf.conversion.fairseq import rename_parameter, split_parameter
@@ -159,6 +159,6 @@ def test_initial_standard_deviations(name):
 
 def test_the_documentation_names_the_modes_with_official_outputs():
     modes = {load(name).config().of(stack).ln_mode for name in OFFICIAL_MODELS for stack in ("encoder", "decoder")}
-    text = (Path(__file__).parents[2] / "docs" / "modes.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "modes.md").read_text(encoding="utf-8")
     named = re.search(r"The outputs of (.*?) are also compared with those of official code", text, re.DOTALL)[1]
     assert re.findall(r"`(\w+)`", named) == sorted(modes)
