@@ -38,11 +38,12 @@ from residual_hf.evaluation.metrics import METRICS, corpus_scores, tokenizer_of
 from residual_hf.evaluation.sentence_metrics import ROUGE
 from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.records.run_folder import Run
-from residual_hf.training.training_settings import METRICS as GREATER_IS_BETTER
+from residual_hf.training.training_settings import METRICS as OF_TRAINING
 
 PARTS = 20  # of the test set at most, one of which is left out at a time
 RECORDED = ("bleu", "chrf")  # with --record, besides nll
-OF_RUN = ("commit", "device", "kernels", "precision", "seed", "updates", "parameters", "finished")
+OF_RUN = ("commit", "device", "kernels", "precision", "seed", "updates", "parameters", "finished", "tokenizer")
+GREATER_IS_BETTER = {**OF_TRAINING, "ter": False}
 LEVEL, POWER = 0.05, 0.8
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -167,12 +168,13 @@ def modes_of(groups: Mapping[str, Sequence[Run | dict]], metric: str) -> list[Mo
     runs = [run for runs in groups.values() for run in runs]
     if metric != "nll" and len({references_of(run) for run in runs}) > 1:
         raise InputError("the runs have different test sets")
-    tokens = {tuple(sorted(run.record.tokenizer.items())) for run in runs if isinstance(run, Run)}
-    if metric == "nll" and len(tokens) > 1:
+    tokenizers = [run.get("tokenizer") if isinstance(run, dict) else run.record.tokenizer for run in runs]
+    known = {tuple(sorted(files.items())) for files in tokenizers if files}  # older records have none
+    if metric == "nll" and len(known) > 1:
         raise InputError("the runs have different tokenizers, so that the NLL of their tokens cannot be compared")
     scored = [run.metrics[run.split]["bleu"] for run in runs if isinstance(run, Run) and metric in METRICS]
-    if len(tokenizers := {tokenizer_of(score["signature"]) for score in scored}) > 1:
-        raise InputError(f"the runs have BLEU of different tokenizers: {', '.join(sorted(tokenizers))}")
+    if len(names := {tokenizer_of(score["signature"]) for score in scored}) > 1:
+        raise InputError(f"the runs have BLEU of different tokenizers: {', '.join(sorted(names))}")
     modes = []
     for name, runs in groups.items():
         table = np.array([values_of(run, metric) for run in tqdm(runs, name, leave=False)])

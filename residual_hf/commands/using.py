@@ -239,7 +239,7 @@ def run_evaluate_text(options: argparse.Namespace) -> None:
 def trained_block_size(model: str) -> int | None:
     """Tokens of a training example of the run that a model is from; behind them positions have not been trained."""
     folder = next((each for each in Path(model_folder(model)).parents[:2] if (each / RECORD).is_file()), None)
-    return None if folder is None else Run.read(folder).recipe["data"].get("block_size")
+    return None if folder is None else Run.read(folder).block_size
 
 
 def add_evaluate(evaluate: argparse.ArgumentParser) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import sacrebleu
 import torch
 from torch import nn
-from transformers import GenerationConfig
 
 from residual_hf._version import __version__
 from residual_hf.base.choices import EXPORT_TARGETS
@@ -32,7 +31,7 @@ from residual_hf.model.length_limits import end_tokens, length_limit
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
-from .exported_model import Model, translate_greedily
+from .exported_model import Model, translate
 from .to_ctranslate2 import CTranslate2Target
 from .to_onnx import OnnxTarget
 from .to_torch_export import TorchExportTarget
@@ -152,7 +151,6 @@ def export(
     for field in ("eos_token_id", "decoder_start_token_id"):  # `generate` reads those of the generation config
         if (value := getattr(model.generation_config, field)) is not None:
             setattr(model.config, field, value)
-    tokenize = EvaluationSettings().tokenizer_for(model.config.target_lang) if dtype == "int8" else None
     target.check(model.config)
     forbid_tokens(model)
     sources, reference_texts = read_sentences(model, tokenizer, verify_with, references)
@@ -170,12 +168,13 @@ def export(
             found = Verification(to, dtype, len(sources), identical, 0)
         else:
             found = compare(model, sources, own, exported, to)
-        if tokenize is not None and not isinstance(target, TorchExportTarget):
+        if dtype == "int8" and not isinstance(target, TorchExportTarget):
             if not isinstance(target, WebTarget):
                 target.quantize(model, tokenizer, folder)
                 exported = target.translate(model, tokenizer, folder, sources, limit)
             texts = to_text(tokenizer, own), to_text(tokenizer, exported)
             right = [reference_texts or texts[0]]
+            tokenize = installed_tokenizer(model.config.target_lang)
             own_bleu, bleu = (sacrebleu.corpus_bleu(each, right, tokenize=tokenize).score for each in texts)
             found.dtype, found.bleu_loss = "int8", own_bleu - bleu
             found.bleu = None if reference_texts is None else bleu
@@ -184,6 +183,14 @@ def export(
         tokenizer.save_pretrained(folder)
         write_json(folder / REPORT, {"residual_hf": __version__, **asdict(found)})
     return found
+
+
+def installed_tokenizer(language: str | None) -> str:
+    """sacreBLEU's tokenizer for a language, or characters where its MeCab is not installed."""
+    try:
+        return EvaluationSettings().tokenizer_for(language)
+    except InputError:
+        return "char"
 
 
 def forbid_tokens(model: Model) -> None:
@@ -232,16 +239,6 @@ def read_sentences(
     if not chosen:
         raise InputError(f"--verify-with: {path} has no sentence that the model can read")
     return [ids for ids, _ in chosen], None if texts is None else [text for _, text in chosen]
-
-
-def translate(model: Model, sources: Sequence[list[int]], limit: int) -> list[list[int]]:
-    """Greedy translations of at most `limit` tokens by the model itself; see `translate_greedily`."""
-    names = ("eos_token_id", "pad_token_id", "decoder_start_token_id")
-    special = {name: getattr(model.config, name) for name in names}
-    before, model.generation_config = model.generation_config, GenerationConfig(max_new_tokens=limit, **special)
-    found = translate_greedily(model.config, sources, model.generate)
-    model.generation_config = before
-    return found
 
 
 def compare(

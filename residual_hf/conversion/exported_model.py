@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import ForcedBOSTokenLogitsProcessor, GenerationConfig
 
+from residual_hf.base.files import read_json
 from residual_hf.model.alignment import padded
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.length_limits import end_tokens
@@ -24,6 +25,8 @@ from .graphs import DECODER, DECODER_WITH_PAST, ENCODER, Graph, trace
 BATCH = 32
 Sentences = list[list[int]]  # token ids
 Model = ResidualForConditionalGeneration | ResidualForCausalLM
+OF_SEARCH = ("is_decoder_only", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+"""Fields of a config that a search over graphs reads."""
 GraphCall = Callable[..., Sequence[Tensor]]  # tensors in the order of the inputs of a graph
 
 
@@ -138,8 +141,9 @@ class GraphTarget(ABC):
         """A graph as a function of its tensors."""
 
     def load(self, folder: Path) -> ExportedModel:
-        """Load what `write` has written."""
-        config, generation = ResidualConfig.from_pretrained(folder), GenerationConfig.from_pretrained(folder)
+        """Load what `write` has written, also of a mode that is not registered: the graphs have its equation."""
+        saved, generation = read_json(folder / "config.json"), GenerationConfig.from_pretrained(folder)
+        config = ResidualConfig(**{name: saved[name] for name in OF_SEARCH if name in saved})
         encoder = self.load_graph(folder / f"{ENCODER}{self.suffix}") if config.is_encoder_decoder else None
         decoders = (self.load_graph(folder / f"{name}{self.suffix}") for name in (DECODER, DECODER_WITH_PAST))
         return ExportedModel(config, generation, encoder, *decoders)
@@ -164,6 +168,16 @@ class GraphTarget(ABC):
     def translate(self, model: Model, tokenizer: Any, folder: Path, sources: Sentences, limit: int) -> Sentences:
         exported = replace(self.load(folder), generation_config=GenerationConfig())
         return translate_greedily(model.config, sources, partial(exported.generate, max_new_tokens=limit))
+
+
+def translate(model: Model, sources: Sequence[list[int]], limit: int, **settings: Any) -> Sentences:
+    """Greedy translations of at most `limit` tokens by the model itself, without its other rules of generation."""
+    names = ("eos_token_id", "pad_token_id", "decoder_start_token_id")
+    special = {name: getattr(model.config, name) for name in names}
+    before, model.generation_config = model.generation_config, GenerationConfig(max_new_tokens=limit, **special)
+    found = translate_greedily(model.config, sources, partial(model.generate, **settings))
+    model.generation_config = before
+    return found
 
 
 def translate_greedily(

@@ -103,6 +103,8 @@ def bpe_backend(
         vocab[token.removesuffix(JOINER) if is_joined else token + END] = number
     taken = set(vocab.values())  # the model has rows for overwritten tokens too, but no text maps to them
     vocab |= {f"{dictionary[i]}\ufdd0{i}{END}": i for i in range(len(dictionary)) if i not in taken}
+    if not any(left + right in vocab for left, right in merges):
+        raise InputError("bpe_codes: no merge makes a token of the dictionary: those of another model, or of GPT-2")
     for left, right in merges:
         for symbol in (left, right, left + right):
             vocab.setdefault(symbol, len(vocab))

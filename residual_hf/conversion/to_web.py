@@ -3,17 +3,19 @@
 import json
 import re
 import shutil
-from functools import partial
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import normalizers
 
 from residual_hf._version import __version__
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, refuse_if
 from residual_hf.base.files import read_page, write_atomically
 from residual_hf.data.shortlist import Shortlist
+from residual_hf.data.tokenizer import target_backend
 from residual_hf.generation import long_text
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model import placeholders, translation_inputs
@@ -26,7 +28,7 @@ from residual_hf.native.structures import interface_version
 from residual_hf.native.support import unsupported_stack
 from residual_hf.native.weights import Packer, last_position
 
-from .exported_model import Model, Sentences, translate_greedily
+from .exported_model import Model, Sentences, translate
 
 PAGE = Path(__file__).with_name("web")
 WEIGHTS = "model.bin"
@@ -90,6 +92,8 @@ class WebTarget:
         """Write the page, the library, the weights and `model.json`; `tokenizer.json` comes with all exports."""
         if not getattr(tokenizer, "is_fast", False) or TranslationInputs(model.config, tokenizer).has_own_codes:
             raise InputError(f"--to web: {type(tokenizer).__name__} given, must be a tokenizer of tokenizer.json")
+        for backend in {id(each): each for each in (tokenizer.backend_tokenizer, target_backend(tokenizer))}.values():
+            check_steps(json.loads(backend.to_str()))
         for source in PAGE.iterdir():
             write_atomically(folder / source.name, source.read_bytes())
         shutil.copyfile(KERNELS, folder / KERNELS.name)
@@ -110,8 +114,22 @@ class WebTarget:
 
     def translate(self, model: Model, tokenizer: Any, folder: Path, sources: Sentences, limit: int) -> Sentences:
         """By the kernels of Python, which have the same weights; without them, by PyTorch in float32."""
-        settings: Any = {"num_beams": 1, "do_sample": False, "decoding_dtype": "int8"}
-        return translate_greedily(model.config, sources, partial(model.generate, max_new_tokens=limit, **settings))
+        return translate(model, sources, limit, decoding_dtype="int8")
+
+
+def check_steps(described: dict[str, Any]) -> None:
+    """Raise `InputError` for a tokenizer with steps that its library in JavaScript has not, or computes otherwise."""
+    folds = any(
+        normalizers.Precompiled(b64decode(charsmap)).normalize_str("A") != "A"
+        for charsmap in re.findall(r'"precompiled_charsmap": "([^"]+)"', json.dumps(described["normalizer"]))
+    )
+    steps = json.dumps([described["normalizer"], described["pre_tokenizer"], described["decoder"]])
+    problems = {
+        "of words (pretokenized text)": described["model"]["type"] == "WordLevel",
+        "with Moses": re.search(r'"Regex": "(?:[^"\\]|\\.)*?\\\\[KG]', steps),
+        "of SentencePiece that folds case (nmt_nfkc_cf)": folds,
+    }
+    refuse_if({f"--to web: a tokenizer {which} given, which no browser can run": so for which, so in problems.items()})
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ from residual_hf.data.corpus import numbered, read_parallel
 from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.language_modeling import count_words, encode_texts, pack, predicted_tokens
+from residual_hf.data.pipeline import joined_subwords
 from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.options import refusal
 from residual_hf.probes.undisturbed import undisturbed
@@ -72,6 +73,7 @@ def evaluate_text(
     for name, corpus in zip(numbered([corpus.name for corpus in corpora]), corpora, strict=True):
         started = time.perf_counter()
         (blocks,) = encode_texts([corpus], tokenizer, packing, name=name)
+        (corpus,) = joined_subwords({name: [corpus]}, tokenizer)[name]
         nll = mean_nll(model, blocks, max_tokens or 4096, progress=progress)
         reports[name] = {
             "nll": nll,

@@ -50,6 +50,10 @@ class Scorer:
         if self.pretokenized and self.corpus.target_lang is None:
             raise InputError("target_lang: missing, required to detokenize text")
         self._plain([], self.corpus.target_lang)  # needs a library
+        self._check()
+
+    def _check(self) -> None:
+        """Raise `InputError` for a setting that cannot be used."""
         self.tokenizer = EvaluationSettings(tokenize=self.tokenize).tokenizer_for(self.corpus.target_lang)
 
     @cached_property
@@ -110,6 +114,9 @@ class Scorer:
 
 class TranscriptScorer(Scorer):
     """Scores transcripts by `ERROR_RATES`, and by further metrics."""
+
+    def _check(self) -> None:
+        """No sacreBLEU."""
 
     def _compute(self, hypotheses: Sequence[str], *_: Any) -> dict[str, dict[str, Any]]:
         return {

@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 ERROR_RATES = ("wer", "cer")
 ROUGE = ("rouge1", "rouge2", "rougeL")
-SPOKEN = regex.compile(r"([\p{L}\p{N}]\p{M}*|')|.", regex.DOTALL)
-"""Letters and digits with their marks, such as vowels of Hindi, and apostrophes; else other characters."""
+SPOKEN = regex.compile(r"(?:[\p{L}\p{N}][\p{M}\u200c\u200d]*|')+")
+"""Letters and digits with their marks and joiners, such as vowels of Hindi and half spaces of Persian; apostrophes."""
 HYPHEN = re.compile(r"(\S)-(\S)")
 PROGRAM = "comet-score"
 
@@ -48,8 +48,8 @@ class SentenceMetric(Protocol):
 class ErrorRate:
     """Substitutions, deletions and insertions per 100 words (`"wer"`) or characters (`"cer"`) of the references.
 
-    Text is normalized before: NFC; lower case; characters other than letters with their marks, digits and apostrophes
-    become spaces; spaces are single. The variant `"raw"` compares text as it is. Spaces between words count as
+    Text is normalized before: NFC; lower case; no soft hyphens; characters other than letters with their marks and
+    joiners, digits and apostrophes become spaces; spaces are single. The variant `"raw"` compares text as it is. Spaces between words count as
     characters.
     """
 
@@ -64,7 +64,7 @@ class ErrorRate:
     @property
     def signature(self) -> str:
         """The settings that the value depends on, like a signature of sacreBLEU."""
-        text = "raw" if self.variant else "nfc.lower.letters-marks-digits-apostrophes"
+        text = "raw" if self.variant else "nfc.lower.letters-marks-joiners-digits-apostrophes"
         return f"text:{text}|version:jiwer-{version('jiwer')}"
 
     def compute(self, predictions: Lines, references: Lines, sources: Lines = ()) -> dict[str, float]:
@@ -80,8 +80,8 @@ class ErrorRate:
 
 def normalized(text: str) -> str:
     """Lower case, without punctuation but apostrophes, with single spaces."""
-    text = unicodedata.normalize("NFC", text.lower()).replace("’", "'")
-    return " ".join(SPOKEN.sub(lambda found: found[1] or " ", text).split())
+    text = unicodedata.normalize("NFC", text.lower()).replace("’", "'").replace("\u00ad", "")
+    return " ".join(SPOKEN.findall(text))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def as_list(batches: Batches) -> list[Batch]:
 
 @contextmanager
 def undisturbed(model: nn.Module, training: bool) -> Iterator[None]:
-    """Set train or eval mode for a block; restore it for each module, and gradients and the random state.
+    """Set train or eval mode for a block; restore it for each module, and gradients, buffers and the random state.
 
     The loss is the mean over labels, without the criterion of a trainer: no label smoothing, and none of its sums.
     """
@@ -28,6 +28,7 @@ def undisturbed(model: nn.Module, training: bool) -> Iterator[None]:
     removed: list[tuple[Any, str, Any]] = [(p, "grad", p.grad) for p in model.parameters()]
     removed += [(owner, "criterion", owner.criterion) for owner in owners]
     modes = [(module, "training", module.training) for module in model.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()] if training else []  # such as running means
     for owner, name, _ in removed:
         setattr(owner, name, None)
     model.train(training)
@@ -37,6 +38,8 @@ def undisturbed(model: nn.Module, training: bool) -> Iterator[None]:
     finally:
         for owner, name, value in (*removed, *modes):
             setattr(owner, name, value)
+        for buffer, value in buffers:
+            buffer.data.copy_(value)
 
 
 def backward(model: nn.Module, batches: Batches) -> float:

@@ -18,6 +18,8 @@ from residual_hf.evaluation.metrics import detokenize
 
 from .run_record import RunRecord
 
+OF_BLOCKS = (("data", "block_size"), ("training", "max_tokens"))
+
 
 @dataclass(frozen=True)
 class Run:
@@ -75,6 +77,13 @@ class Run:
     def split(self) -> str:
         """The split to evaluate the model on: `"test"`, or `"valid"` in a run without a test set."""
         return "test" if "test" in self.metrics else "valid"
+
+    @property
+    def block_size(self) -> int | None:
+        """Tokens of a training example of a language model; None: as many as it has positions."""
+        size, most = (self.recipe.get(part, {}).get(name) for part, name in OF_BLOCKS)
+        positions = self.config.get("max_position_embeddings")
+        return size or (most if isinstance(most, int) and positions is not None and most < positions else None)
 
     @property
     def task(self) -> TaskFacts:

@@ -132,7 +132,7 @@ class Recipe(InputSettings):
             scored = "rouge" in {name.partition(":")[0] for name in self.evaluation.metrics}
             self.require(scored, "evaluation.metrics", f"with rouge for training.metric {self.training.metric!r}")
         targets = data.target_languages
-        for language in targets:
+        for language in targets if self.chosen_task.has_source_text else ():
             self.evaluation.tokenizer_for(language)
         if data.language_tags is not None and self.starts_from is None:
             tagless = [spec for spec in data.train if spec.tag is None] if data.bidirectional else []

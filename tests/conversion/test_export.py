@@ -135,6 +135,8 @@ def test_graphs_search_like_generate(target, mode, tmp_path):
     without_usual_token(folder, forced_bos_token_id=9, min_length=6)
     assert export(folder, target, tmp_path / "exported").identical == 20
     model, tokenizer = load_checkpoint(folder)
+    config = tmp_path / "exported" / "config.json"
+    config.write_text(config.read_text().replace(f'"{mode}"', '"mode_of_another_process"'))
     exported = LOADERS[target](tmp_path / "exported")
     batch = tokenizer(SENTENCES, return_tensors="pt", padding=True)
     batch = {name: batch[name] for name in ("input_ids", "attention_mask")}

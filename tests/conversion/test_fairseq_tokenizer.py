@@ -175,6 +175,17 @@ def test_overwritten_tokens(tmp_path):
     assert tokenizer("a b <s>")["input_ids"] == [7, 5, 6, 2]
 
 
+def test_codes_of_another_dictionary_are_refused(tmp_path):
+    """As GPT-2's `vocab.bpe`, whose dictionary has numbers: all text would be unknown."""
+    dictionary = write_dictionary(tmp_path / "dict.txt", ["13", "262", "198"])
+    (tmp_path / "vocab.bpe").write_text("#version: 0.2\nĠ t\nh e\nĠt he\n", encoding="utf-8")
+    with pytest.raises(InputError, match="bpe_codes: no merge makes a token of the dictionary"):
+        fairseq_tokenizer(dictionary, dictionary, bpe_codes=tmp_path / "vocab.bpe")
+    train_sentencepiece(tmp_path, ["a small cat", "two small dogs"] * 20, 30)
+    with pytest.raises(InputError, match="spm.model: none of its pieces is a token of the dictionary"):
+        fairseq_tokenizer(dictionary, dictionary, sentencepiece=tmp_path / "spm.model")
+
+
 def test_codes_of_fastbpe_are_read(tmp_path):
     (tmp_path / "codes").write_text("e n</w> 120\nt h 3\ne n</w> 2\n")
     assert read_codes(tmp_path / "codes") == [("e", "n</w>"), ("t", "h")]

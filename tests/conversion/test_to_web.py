@@ -22,6 +22,8 @@ from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.conversion import to_web
 from residual_hf.conversion.export import export
+from residual_hf.conversion.fairseq_tokenizer import fairseq_tokenizer
+from residual_hf.conversion.moses import MosesRules
 from residual_hf.conversion.to_web import WebTarget
 from residual_hf.data.data_settings import TOKENIZER_KINDS, TokenizerSettings
 from residual_hf.data.shortlist import Shortlist
@@ -194,7 +196,7 @@ def test_texts_are_read_and_restored_as_in_python(tmp_path, placeholders, pair):
     fields = dict(zip(("source_lang", "target_lang"), pair, strict=True), placeholders=placeholders)
     model, tokenizer, site = site_of(tmp_path, tiny_tokenizer(*PLACEHOLDER_TOKENS), ln_mode="post_ln", **fields)
     texts = [space.join(parts) for parts in product(PIECES, repeat=2) for space in (" ", "")]
-    translation = "Ein <ph1> iß (<ph2>), <ph1>." if placeholders else "Ein iß, nur eins."
+    translation = "Ein <ph1> iß (<ph2>), <ph1>." if placeholders else "Ein iß, <b>nur eins</b>."
     (found,) = in_node({"site": str(site), "read": [(text, translation) for text in texts]})
     inputs = TranslationInputs(model.config, tokenizer)
     for text, own in zip(texts, found["read"], strict=True):
@@ -238,6 +240,37 @@ def test_tokenizers_of_every_kind_encode_alike(tmp_path, kind):
     assert found["encoded"] == [tokenizer(text)["input_ids"] for text in texts]
 
 
+def test_the_tokenizer_of_a_fairseq_model_encodes_alike(tmp_path):
+    codes, dictionary = tmp_path / "codes", tmp_path / "dict.txt"
+    codes.write_text("#version: 0.2\nt w\ntw o</w>\nc a\nca t\ncat s</w>\n")
+    dictionary.write_text("two 9\ncats 8\nca@@ 5\nt 3\no 2\n")
+    tokenizer = fairseq_tokenizer(dictionary, dictionary, bpe_codes=codes)
+    _, tokenizer, site = site_of(tmp_path, tokenizer, ln_mode="post_ln")
+    texts = ["two cats", "cat two  cats", "x two"]
+    (found,) = in_node({"site": str(site), "encode": texts})
+    assert found["encoded"] == Translator(noisy_model(tokenizer), tokenizer).encode(texts)[0]
+    assert found["encoded"][0] == tokenizer("two cats")["input_ids"] == [4, 5, 2]
+
+
+def test_tokenizers_that_no_browser_can_run_are_refused(tmp_path):
+    dictionary, codes = tmp_path / "dict.txt", tmp_path / "codes"
+    dictionary.write_text("two 9\ncats 8\n▁two 7\n▁c 5\n")
+    codes.write_text("#version: 0.2\nt w\ntw o</w>\n")
+    options = {"model_prefix": tmp_path / "m", "vocab_size": 20, "minloglevel": 2, "hard_vocab_limit": False}
+    lines = iter([*SENTENCES, "two cats"] * 20)
+    trainer = pytest.importorskip("sentencepiece").SentencePieceTrainer
+    trainer.train(sentence_iterator=lines, normalization_rule_name="nmt_nfkc_cf", **options)
+    rules = MosesRules("en", hyphens=True, escape=True)
+    refused = {
+        "pretokenized text": fairseq_tokenizer(dictionary, dictionary),
+        "with Moses": fairseq_tokenizer(dictionary, dictionary, bpe_codes=codes, source_rules=rules),
+        "folds case": fairseq_tokenizer(dictionary, dictionary, sentencepiece=tmp_path / "m.model"),
+    }
+    for message, tokenizer in refused.items():
+        with pytest.raises(InputError, match=message):
+            WebTarget().write(noisy_model(tokenizer), tokenizer, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
@@ -258,6 +291,15 @@ def test_damaged_files_are_named(tmp_path, name, change, message):
     (site / name).unlink() if change is None else (site / name).write_bytes(change((site / name).read_bytes()))
     (found,) = in_node({"site": str(site), "shortlist": True})
     assert message in found["error"]
+
+
+def test_the_report_is_of_the_search_of_the_page(tmp_path):
+    model, tokenizer = noisy_model(), TOKENIZER
+    model.generation_config.update(forced_bos_token_id=9, no_repeat_ngram_size=2, max_length=20)
+    model.config.target_lang = "ja"  # whose BLEU wants MeCab
+    save_checkpoint(model, tokenizer, tmp_path / "model")
+    found = export(tmp_path / "model", "web", tmp_path / "site")
+    assert found.identical > 180 and found.bleu_loss < 5
 
 
 def test_command(tmp_path, capsys):

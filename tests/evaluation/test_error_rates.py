@@ -26,6 +26,8 @@ def test_rates_by_hand():
 def test_normalization():
     assert normalized("  Don't STOP -- Ärger_mit, 3,5 Ölen!\n") == "don't stop ärger mit 3 5 ölen"
     assert normalized("Don’t") == "don't"
+    assert normalized("می‌خواهم، ශ්‍රී") == "می‌خواهم ශ්‍රී"  # a joiner is part of a word
+    assert normalized("Silben\u00adtrennung") == "silbentrennung"
     assert load_metric("wer:raw").compute(["the cat's mat"], ["The cat's mat."]) == {"wer": pytest.approx(200 / 3)}
     with pytest.raises(InputError, match="'wer:fast' given, must be wer or wer:raw"):
         load_metric("wer:fast")

@@ -8,6 +8,9 @@ from sacrebleu.metrics import CHRF
 from sacrebleu.significance import PairedTest
 
 from residual_hf.base.errors import InputError
+from residual_hf.conversion.export import installed_tokenizer
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.task import SPEECH_RECOGNITION
 from residual_hf.evaluation.metrics import (
     EvaluationSettings,
     default_tokenizer,
@@ -16,6 +19,9 @@ from residual_hf.evaluation.metrics import (
     tokenized_bleu,
     tokenizer_of,
 )
+from residual_hf.evaluation.scorer import make_scorers
+from residual_hf.model.options import from_mapping
+from residual_hf.runs.recipe import Recipe
 
 REFERENCES = ["the dog runs on wet grass", "two men talk in a small shop", "a girl reads the old red book"] * 20
 GOOD = ["the dog runs on wet grass", "two men talk in a small store", "a girl reads the old red book"] * 20
@@ -107,6 +113,12 @@ def test_a_tokenizer_that_is_not_installed_is_named_with_its_extra(monkeypatch):
     with pytest.raises(InputError, match=r"tokenize: 'ja-mecab' cannot be used .* pip install 'residual_hf\[ja\]'"):
         EvaluationSettings().tokenizer_for("ja")
     assert EvaluationSettings(tokenize="char").tokenizer_for("ja") == "char"
+    assert installed_tokenizer("ja") == "char" and installed_tokenizer("de") == "13a"  # of an export
+    transcripts = ParallelCorpus(["1.wav"], ["はい"], "test", target_lang="ja")
+    make_scorers([transcripts], None, EvaluationSettings(), task=SPEECH_RECOGNITION)  # has no BLEU
+    corpora = {"train": {"text": "a"}, "valid": {"text": "b"}}
+    values = {"task": "language_modeling", "language": "ja", "output_dir": "run", "data": corpora}
+    assert from_mapping(Recipe, values).task == "language_modeling"
 
 
 def test_bad_input_is_named():

@@ -44,6 +44,13 @@ def test_gradient_norms_are_those_of_autograd():
     assert rows[2, "weights"] == pytest.approx(expected, rel=1e-4)
 
 
+def test_running_means_stay():
+    model = resnet("xskip")
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    gradients.gradient_norms(model, BATCH, training=True)
+    assert before and all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+
+
 def test_shares_ranges_and_similarities():
     model = resnet(ln_mode_options={"skip_scale": 3.0})
     shares = {row.layer: row.share for row in representations.branch_share(model, BATCH)}

@@ -12,11 +12,15 @@ import torch
 from huggingface_hub import ModelCard
 from support.files import same_weights
 from support.recipes import changed
+from support.single_stacks import causal
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from residual_hf.base.errors import InputError
 from residual_hf.cli import main
+from residual_hf.data.tokenizer import pretokenized_tokenizer
+from residual_hf.evaluation.perplexity import evaluate_text
 from residual_hf.model.options import from_mapping
+from residual_hf.records.run_folder import Run
 from residual_hf.runs import fitting
 from residual_hf.runs.fitting import Interrupted
 from residual_hf.runs.recipe import Recipe
@@ -126,6 +130,23 @@ def test_saved_model_has_the_perplexity_that_was_scored(finished, capsys):
     assert report["nll"] == pytest.approx(metrics["test"]["nll"], rel=1e-5)
     assert [report[name] for name in ("tokens", "words")] == [metrics["test"][name] for name in ("tokens", "words")]
     assert pipeline("text-generation", model=model, tokenizer=tokenizer)("a red", max_new_tokens=3)
+
+
+def test_blocks_have_as_many_tokens_as_in_training(finished):
+    run = Run.read(finished[0] / "run")
+    card = (finished[0] / "run" / "model" / "README.md").read_text()
+    assert run.block_size == 33 and "--text FILE --block-size 33" in card
+    for size, most, expected in ((None, 48, 48), (None, 100, None), (None, "auto", None), (20, 48, 20)):
+        recipe = {**run.recipe, "data": {"block_size": size}, "training": {"max_tokens": most}}
+        assert replace(run, recipe=recipe).block_size == expected
+
+
+def test_words_of_segmented_text_are_whole_words(tmp_path):
+    (tmp_path / "dict.txt").write_text("re@@ 5\nd 4\ndog 3\n")
+    (tmp_path / "text").write_text("a re@@ d dog\nre@@ d\n")
+    tokenizer = pretokenized_tokenizer(tmp_path / "dict.txt")
+    found = evaluate_text(causal(ln_mode="post_ln", vocab_size=len(tokenizer)), tokenizer, [tmp_path / "text"])
+    assert (found["tokens"], found["words"]) == (8, 6)  # with the ends of lines
 
 
 def test_context_lowers_the_perplexity_of_the_same_tokens(finished, capsys):

@@ -160,7 +160,8 @@ def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) 
         marked = []
         if len({text_of(runs[number], split) for number in figures}) == 1:
             marked = [name for name in metrics if one_signature(figures.values(), name)]
-            marked += ["word_ppl", *(PER_TOKEN if one_vocabulary else ())]
+            if len({packing(runs[number]) for number in figures}) == 1:
+                marked += ["word_ppl", *(PER_TOKEN if one_vocabulary else ())]
         columns = zip(metrics, zip(*rows, strict=True), strict=True)
         best = [best_of(name, column) if name in marked else None for name, column in columns]
         sections.append(Scores(public(title), metrics, rows, best))
@@ -170,6 +171,12 @@ def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) 
 def text_of(run: Run, split: str) -> tuple[Any, ...]:
     """Equal in runs that were scored on the same text."""
     return tuple((corpus.pairs, *corpus.sha256.values()) for corpus in getattr(run.record.data, split))
+
+
+def packing(run: Run) -> tuple[Any, ...]:
+    """Equal in language models whose tokens are predicted from equally long contexts."""
+    fields = (("data", "sample_break_mode"), ("evaluation", "context_window"))
+    return run.block_size, *(run.recipe.get(part, {}).get(name) for part, name in fields)
 
 
 def one_signature(figures: Iterable[Mapping[str, Any]], name: str) -> bool:
@@ -187,7 +194,7 @@ def vocabulary(run: Run) -> tuple[Any, ...]:
 
 def comparison(run: Run, baseline: Run, name: str, notes: list[str]) -> dict[str, Comparison]:
     """The run against the baseline by metric, where they can be compared; `notes` gets the reason otherwise."""
-    if run.split not in run.metrics:
+    if run.split not in run.metrics or "word_ppl" in run.metrics[run.split]:  # no translations to compare
         return {}
     try:
         return compare(run, baseline if run is not baseline else None)

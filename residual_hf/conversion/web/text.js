@@ -159,7 +159,8 @@ export class Texts {
       const wanted = ((end + shift) / read) * translation.length;
       const beforeMark = source.slice(end, end + 1).trim() && !taken.endsWith(" ") && !fresh;
       const words = [...translation.matchAll(this.patterns[beforeMark ? "BARE_WORD" : "WORD"])];
-      const ends = words.map((word) => word.index + word[0].length);
+      const spans = this.#spans(translation); // a word may end within a tag or a placeholder
+      const ends = words.map((word) => word.index + word[0].length).filter((end) => !spans.some(([a, b]) => a < end && end < b));
       const [place = 0] = ends.sort((a, b) => Math.abs(a - wanted) - Math.abs(b - wanted));
       const replaces = fresh === " " && translation[place] === " ";
       found.push([place, place + replaces, (taken.trim() === taken ? "" : " ") + taken.trim()]);

@@ -175,13 +175,21 @@ function segmenter(language) {
 // Special tokens in a text are text where the tokenizer of Python says so.
 function tokenizerOf(described, { splitsSpecial }) {
   const added_tokens = described.added_tokens.filter((token) => !(splitsSpecial && token.special));
-  const tokenizer = new Tokenizer({ ...described, added_tokens }, {});
+  const pre_tokenizer = asPattern(described.pre_tokenizer);
+  const tokenizer = new Tokenizer({ ...described, pre_tokenizer, added_tokens }, {});
   const { model } = tokenizer;
   if (described.model.type === "Unigram" && described.model.byte_fallback) {
     const encode = model.encode.bind(model); // which leaves unknown characters as they are
     model.encode = (words) => encode(words).flatMap((piece) => (model.tokens_to_ids.has(piece) ? piece : bytesOf(piece)));
   }
   return tokenizer;
+}
+
+// Steps that split at a string, which the library would keep, split at a pattern.
+function asPattern(step) {
+  if (step?.pretokenizers) return { ...step, pretokenizers: step.pretokenizers.map(asPattern) };
+  const separator = step?.type === "Split" ? step.pattern.String : undefined;
+  return separator === undefined ? step : { ...step, pattern: { Regex: separator.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&") } };
 }
 
 function bytesOf(piece) {

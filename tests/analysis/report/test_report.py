@@ -134,6 +134,19 @@ def test_perplexity_per_token_is_best_among_equal_vocabularies_only(sizes, token
     assert "perplexity per word ↓" in html and "WER ↓" in html
 
 
+@pytest.mark.parametrize("windows", [(0, 0), (0, 20)])
+def test_perplexity_is_best_among_equal_contexts_only(windows, make_run, tmp_path):
+    runs = [make_run(name, GOOD) for name in ("a", "b")]
+    for run, window, value in zip(runs, windows, (90.25, 80.25), strict=True):
+        recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+        (run / "recipe.yaml").write_text(yaml.safe_dump(recipe | {"evaluation": {"context_window": window}}))
+        edit_json(run / "metrics.json", test={"nll": 2.0, "word_ppl": value})
+        (run / "test.hypotheses.txt").unlink(missing_ok=True)
+    html = write_report(runs, tmp_path / "report.html").read_text()
+    assert ("<b>80.25</b>" in html) == (windows == (0, 0)) and "80.25" in html
+    assert "is not compared" not in html
+
+
 def test_further_metrics_and_means_of_corpora_are_shown(make_run, tmp_path):
     runs = [make_run(name, GOOD) for name in ("a", "b")]
     for run, value in zip(runs, (33.25, 44.5), strict=True):
