@@ -49,8 +49,8 @@ class ErrorRate:
     """Substitutions, deletions and insertions per 100 words (`"wer"`) or characters (`"cer"`) of the references.
 
     Text is normalized before: NFC; lower case; no soft hyphens; characters other than letters with their marks and
-    joiners, digits and apostrophes become spaces; spaces are single. The variant `"raw"` compares text as it is. Spaces between words count as
-    characters.
+    joiners, digits and apostrophes become spaces; spaces are single. The variant `"raw"` compares text as it is.
+    Spaces between words count as characters.
     """
 
     unit: str
