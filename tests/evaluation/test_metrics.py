@@ -118,7 +118,7 @@ def test_a_tokenizer_that_is_not_installed_is_named_with_its_extra(monkeypatch):
     make_scorers([transcripts], None, EvaluationSettings(), task=SPEECH_RECOGNITION)  # has no BLEU
     corpora = {"train": {"text": "a"}, "valid": {"text": "b"}}
     values = {"task": "language_modeling", "language": "ja", "output_dir": "run", "data": corpora}
-    values["training"] = {"label_smoothing": 0.0}
+    values["training"] = {"label_smoothing": 0.0, "max_updates": 1}
     assert from_mapping(Recipe, values).task == "language_modeling"
 
 
