@@ -40,7 +40,7 @@ PATTERNS = {
         *("WORD", "BARE_WORD", "TAG", "SPAN", "TOKEN", "LETTERS"),
     ),
     translation_inputs: ("TAG_PATTERN", "MARKUP", "BEFORE_SENTENCE"),
-    long_text: ("SENTENCE_END", "JOINED", "UNSPACED"),
+    long_text: ("SENTENCE_END", "COMMA", "JOINED", "UNSPACED"),
 }
 WORD = r"\p{L}\p{N}_"
 PART = re.compile(r"\[\^\\W((?:\\.|[^\[\]\\])*)\]|\[(?:\\.|[^\[\]\\])*\]|\\U[0-9a-f]{8}|\\.")
@@ -192,6 +192,7 @@ def texts_of(model: Model, tokenizer: Any) -> dict[str, Any]:
                 name: javascript(getattr(module, name).pattern) for module, names in PATTERNS.items() for name in names
             },
             "brackets": placeholders.BRACKETS,
+            "noLetters": long_text.NO_LETTERS,
             "placeholders": list(placeholders.PLACEHOLDER_TOKENS) if inputs.has_placeholders else [],
             "lowersCapitals": lowers and not getattr(model.config, "reads_capitals", False),
             "wordInCapitals": translation_inputs.WORD_IN_CAPITALS,

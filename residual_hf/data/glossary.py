@@ -29,8 +29,9 @@ COLUMN = re.compile(
     r"(?:(?:source|target|src|tgt)(?:[ _-](?:term|text|language))?|terms?|translations?)", re.IGNORECASE
 )
 """Names of the columns of a glossary besides the languages."""
-BEGIN, END = (rf"(?{side}(?!{UNSPACED.pattern})\w)" for side in ("<!", "!"))
-"""Patterns of the begin and the end of a word."""
+_UNSPACED = rf"(?:{UNSPACED.pattern})"
+BEGIN, END = rf"(?<!(?<!{_UNSPACED}\p{{M}}*)(?!{_UNSPACED})\w)", rf"(?!(?!{_UNSPACED})\w)"
+"""Patterns of the begin and the end of a word; letters of scripts without spaces may have marks."""
 LETTERS = regex.compile(rf"(?:(?!{UNSPACED.pattern})[\w\ufffd])*")
 """Letters that a word goes on with, whole or as the first of their bytes."""
 

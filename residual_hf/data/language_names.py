@@ -158,4 +158,6 @@ def detected_as(code: str, labels: Collection[str]) -> str:
 def bcp47(code: str) -> str:
     """A code as documents name it (BCP 47): `de-DE` for `de_DE`, `zh-Hans` for `zho_Hans`, `en` for `en_XX`."""
     language, *more = re.split("[-_]", code)
-    return "-".join([detected_as(language, ()), *(part for part in more if part not in ("Latn", "XX"))])
+    language = detected_as(language, ())
+    is_usual = "_Latn" in get_global("likely_subtags").get(language, "_Latn")  # not of Serbian, nor of Kazakh
+    return "-".join([language, *(part for part in more if part != "XX" and not (part == "Latn" and is_usual))])

@@ -2,11 +2,11 @@
 
 import re
 from collections import ChainMap, Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from residual_hf.generation.inline import LINE, Block, links_apart, plain_text
+from residual_hf.generation.inline import LINE, Block, Inline, links_apart, plain_text
 
 from .document import DocumentFile, has_text, read_text
 from .literal_text import read_marks, write_marks
@@ -90,14 +90,18 @@ class MarkdownFile(DocumentFile):
         write_lines(path, written)
 
     def _written(self, block: Block, span: TextRange) -> str:
-        """A block as it is read again: with the escapes of the source, or with all."""
+        """A block as it is read again: with the escapes of the source, with all, or with other marks of emphasis."""
 
-        def written(encode: Callable[[str], str]) -> str:
-            text = _with_short_links(write_marks(block, encode))
+        def written(form: Block, encode: Callable[[str], str]) -> str:
+            text = _with_short_links(write_marks(form, encode))
             return text.replace("|", "\\|") if "|" in span.context else text
 
-        text = written(_respelled(block, span.spelling))
-        return text if self._reads(text, span.context) == _marks(block) else written(_escaped)
+        for form in _forms(block):
+            for encode in (_respelled(form, span.spelling), _escaped):
+                text = written(form, encode)
+                if self._reads(text, span.context) == _marks(form):
+                    return text
+        return written(block, _escaped)
 
     def _reads(self, text: str, context: str) -> str:
         """The text and the marks of a text in its context; empty for more or less than one block."""
@@ -125,6 +129,35 @@ def _without_empty(block: Block) -> Block:
         for each in block
     ]
     return [each for each in inner if isinstance(each, str) or any(each.pieces) or each.content[0] != each.content[1]]
+
+
+def _forms(block: Block) -> Iterator[Block]:
+    """A block; with `*` for `_`, which is no mark beside letters, as without spaces; with spaces around emphasis."""
+    yield block
+    block = _with_asterisks(block)
+    yield block
+    around, spaced = ["", *block, ""], list[str | Inline](block)
+    for place, piece in enumerate(block):
+        if isinstance(piece, str):
+            before, after = (" " * _is_emphasis(around[place + side]) for side in (0, 2))
+            spaced[place] = before * (piece[:1] != " ") + piece + after * (piece[-1:] != " ")
+    yield spaced
+
+
+def _with_asterisks(block: Block) -> Block:
+    return [
+        piece._replace(
+            content=tuple(part.replace("_", "*") if _is_emphasis(piece) else part for part in piece.content),
+            pieces=_with_asterisks(piece.pieces),
+        )
+        if isinstance(piece, Inline)
+        else piece
+        for piece in block
+    ]
+
+
+def _is_emphasis(piece: str | Inline) -> bool:
+    return isinstance(piece, Inline) and re.fullmatch(r"_+|\*+|~~", piece.content[0]) is not None
 
 
 def _marks(block: Block) -> str:

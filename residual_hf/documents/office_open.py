@@ -28,6 +28,7 @@ TEXT, START, END, BREAK, EMPTY, CODE = "text", "<", ">", "break", "empty", "inst
 FROM, UNTIL = "from", "until"
 WITHOUT_LOOK = ("lang", "noProof", "bCs", "iCs", "szCs", "webHidden", "altLang", "dirty", "err")
 """Properties of runs that do not change how their text looks: elements of Word, attributes of PowerPoint."""
+HINT = "}hint"  # of `rFonts`: which font Word takes for characters that several have
 SEEN_ON_SPACES = ("rStyle", "u", "strike", "dstrike", "highlight", "shd", "bdr", "hlinkClick")
 """Properties of runs that also change how spaces look, or what a click on them does."""
 
@@ -164,7 +165,9 @@ class Paragraph:
         if properties is not None:
             bare = copy.deepcopy(properties)
             for child in list(bare):
-                if local_name(child) in WITHOUT_LOOK:
+                for name in [name for name in child.attrib if name.endswith(HINT)]:
+                    del child.attrib[name]
+                if local_name(child) in WITHOUT_LOOK or (local_name(child) == "rFonts" and not child.attrib):
                     bare.remove(child)
             for name in WITHOUT_LOOK:
                 bare.attrib.pop(name, None)

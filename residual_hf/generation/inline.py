@@ -4,6 +4,10 @@ import re
 from itertools import groupby
 from typing import Any, NamedTuple
 
+import regex
+
+from .long_text import UNSPACED
+
 
 class Inline(NamedTuple):
     """A part of a block with markup; see `markup`. A `link` is around a word of the translation in any case.
@@ -67,6 +71,8 @@ AFTER_WORD = re.compile(r"(?:[^\W\d_][^\w\s]*|\d)\Z")
 AFTER_LONG_WORD = re.compile(r"[^\W\d_]{2}[^\w\s]*\Z")
 AFTER_WHOLE_WORD = re.compile(r"[^\W\d_]{4}\Z")
 """Before a superscript that is a note within a word, as in "king<sup>1</sup>s"; formulas have shorter names."""
+BESIDE_NUMBER = regex.compile(rf"(?:{UNSPACED.pattern})\p{{M}}*[^\s\w]*\Z")
+"""Before a number of the text, in scripts without spaces."""
 NOTE = re.compile(r"[\d*†‡§,–-]{1,5}|\[\w{1,4}\]")
 """Text of an element that the model does not read: a number, or a sign in brackets, directly after a word."""
 RAISED_NOTE = re.compile(r"[^\W\d_]")
@@ -116,6 +122,8 @@ def _is_note(piece: Inline, before: str, after: str) -> bool:
     text = plain_text([piece])
     if after.isalpha():
         return piece.raised and NOTE.fullmatch(text) is not None and AFTER_WHOLE_WORD.search(before) is not None
+    if not piece.raised and text[:1].isdecimal() and BESIDE_NUMBER.search(before):
+        return False
     note, word = (RAISED_NOTE, AFTER_LONG_WORD) if piece.raised and text.isalpha() else (NOTE, AFTER_WORD)
     return not after.isalnum() and note.fullmatch(text) is not None and word.search(before) is not None
 

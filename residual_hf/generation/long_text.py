@@ -16,11 +16,14 @@ PUNCTUATION = r"[\u3000-\u303f\uff01-\uff0f\uff1a-\uff20]"
 UNSPACED = regex.compile(rf"{letters_of(WITHOUT_SPACES).pattern}|{PUNCTUATION}")
 JOINED = regex.compile(rf"{letters_of('Han+Hiragana+Katakana').pattern}|{PUNCTUATION}")
 """Characters without a space between sentences; Thai, Lao, Khmer, Burmese and Tibetan have one."""
-SENTENCE_END = re.compile(r"[.!?;…]['\"»”’)\]]*\s+|[。！？；]")
+SENTENCE_END = re.compile(r"[.!?;…]['\"»”’)\]]*\s+|[。！？；।؛؟۔։።]['\"»”’)\]」』）]*\s*")
+COMMA = re.compile(r"[、，]")
+NO_LETTERS = ".!?…'\"()[]«»“”‘’"
+"""Marks that are between letters in all scripts."""
 
 
 def split_text(text: str, fits: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-    """Halve a text until its parts fit, at the end of a sentence if there is one, else at a space.
+    """Halve a text until its parts fit, at the end of a sentence if there is one, else at a space or a comma.
 
     Yields each part and the space that follows it.
     """
@@ -28,7 +31,7 @@ def split_text(text: str, fits: Callable[[str], bool]) -> Iterator[tuple[str, st
     if len(part) < 2 or fits(part):
         yield part, text[len(part) :]
         return
-    cut = _middle_end(SENTENCE_END, part) or _middle_end(SPACE, part) or len(part) // 2
+    cut = next(filter(None, (_middle_end(pattern, part) for pattern in (SENTENCE_END, SPACE, COMMA))), len(part) // 2)
     yield from split_text(text[:cut], fits)
     yield from split_text(text[cut:], fits)
 
@@ -44,10 +47,10 @@ def space_between(source: str, space: str, before: str, after: str) -> str:
 
     None in scripts without spaces; one in others, even if the source has none.
     """
-    translated = [bool(JOINED.match(character)) for character in (before[-1:], after[:1])]
-    if all(translated):
+    if JOINED.match(before.rstrip(NO_LETTERS)[-1:]) and JOINED.match(after.lstrip(NO_LETTERS)[:1]):
         return space.removeprefix(" ")
-    return space or " " * (bool(UNSPACED.match(source[-1:])) and not any(translated))
+    has_none = JOINED.match(before[-1:]) or JOINED.match(after[:1])
+    return space or " " * (not has_none and UNSPACED.match(source.rstrip(NO_LETTERS)[-1:]) is not None)
 
 
 def too_long(where: str, tokens: int, positions: int | None) -> InputError:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
+from unicodedata import category
 from zlib import crc32
 
 _UNSPACED = r"\u2e80-\ud7ff\uf900-\uffef"  # scripts of East Asia, whose words stand beside an address
@@ -28,7 +29,7 @@ _FORMAT = rf"[-+#0,']*(?:[1-9]\d*)?(?:\.\d+)?{_TYPE}"
 _NO_PERCENTAGE = r"(?<![\d}])(?:(?<!\d[ \u00a0\u202f])|(?<=%\d[ \u00a0\u202f]))"
 PLACEHOLDER = re.compile(
     rf"(?:(?:https?|ftp)://|(?<![A-Za-z0-9.-])www\.)(?:\([^(){_BESIDE}]*\)|[^(){_BESIDE}])*"
-    rf"(?:\([^(){_BESIDE}]*\)|[^().,;:!?'’\]{_BESIDE}])"
+    rf"(?:\([^(){_BESIDE}]*\)|[^().,;:!?،؛؟।'’\]{_BESIDE}])"
     rf"|(?<!{_WORD})(?<![.+-])(?:{_WORD}|[.+-])+@(?:{_WORD}|-)+(?:\.(?:{_WORD}|-)+)+"
     rf"|\{{\s*[\w.-]+\s*,\s*(?:{_KINDS})\b{_BRACES}\}}"  # messages of ICU, as they are
     r"|\{{2,3}[^{}]*\}{2,3}|\{[%#][^{}]*[%#]\}|<%[^<>]*%>"  # Mustache, Jinja, ERB
@@ -41,7 +42,8 @@ PLACEHOLDER = re.compile(
     rf"|(?<!\d)%(?:ll?|z)?[sdu@](?!{_WORD}{{4}})"
     rf"|{_NO_PERCENTAGE}%(?:[-+#0,']+[1-9]\d*|[+#]){_TYPE}"
     rf"|{_NO_PERCENTAGE}%(?:[-+#0,']+(?:[1-9]\d*)?{_TYPE}|{_LENGTH}[sdiufxX]|i|[xXcfn](?!{_WORD}{{3}}%))(?!{_WORD}{{4}})"
-    rf"|(?:(?<!\d)|(?<=%\d)|(?<=%\d\d))%L?[1-9]\d?(?:[sdifxXuc]{_WORD}{{0,2}}(?!{_WORD}))?"  # of Qt, or a width
+    rf"|(?:(?<!\d)|(?<=%\d)|(?<=%\d\d))%(?:L[1-9]\d?|[1-9])"  # of Qt; %50 is a percentage of Turkish
+    rf"(?:\d?[sdifxXuc]{_WORD}{{0,2}}(?!{_WORD})|(?![.,]?\d))"  # or a width
     rf"|%{_WORD}+%|%%"
 )
 _JOINT = r"(?:[-–—/\\:.,;_+*×·|~=&@#%]{0,3}?|[xX])"
@@ -65,10 +67,11 @@ MARKS_ALONE = re.compile(r"(?: ?[:;,.!?…·|–—-]+(?=\s))?")
 ENDS_WORD, BEGINS_WORD = re.compile(r"[\w.,:;!?…)\]»”]"), re.compile(r"[\w(\[«„“]")
 WORD, BARE_WORD = re.compile(r"\S+"), re.compile(r"\w(?:\S*\w)?")
 TAG = re.compile(r"</?(?:[A-Za-z][^<>]*|\d+ ?/?)>")
-SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|{EMOJI.pattern}|\d\d+")
+SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|{EMOJI.pattern}|[0-9]{{2,}}")
 PLACEHOLDER_TOKENS = tuple(f"<ph{number}>" for number in range(1, 11))
 TOKEN = re.compile("|".join(PLACEHOLDER_TOKENS))
-LETTERS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_LETTERS = r"(?:[^\W\d_][\u0300-\u036f]*)+"  # with accents, which are apart in NFD
+LETTERS = re.compile(rf"{_LETTERS}(?:['’]{_LETTERS})*")
 
 
 class Edit(NamedTuple):
@@ -234,6 +237,8 @@ def with_emoji(translation: str, source: EditedText) -> EditedText:
         ends = (match.end() for match in (BARE_WORD if before_mark else WORD).finditer(translation))
         words = [end for end in ends if not any(first < end < last for first, last in spans)]
         place = min(words, key=lambda word: abs(word - wanted), default=0)
+        while category(translation[place : place + 1] or " ").startswith("M"):  # the vowel of its last letter
+            place += 1
         replaces = new == translation[place : place + 1] == " "
         edits.append(Edit(place, place + replaces, " " * (taken.strip() != taken) + taken.strip()))
     return EditedText(translation, sorted(edits, key=itemgetter(0)))

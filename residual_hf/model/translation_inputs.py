@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
-from unicodedata import category
+from unicodedata import category, combining
 
 from transformers.utils import logging
 
@@ -68,20 +68,23 @@ def has_letters(text: str) -> bool:
 
 def in_capitals(text: str, language: str | None, *, of_words: bool = False) -> str:
     """A text in capitals, or with one at the beginning of each word, except for placeholders, addresses and tags."""
+    change = str.title if of_words else str.upper
     end = 1 if of_words else None
-    return rewritten_words(text, lambda word: _upper(word[0][:end], language) + word[0][len(word[0][:end]) :]).text
+    return rewritten_words(
+        text, lambda word: _upper(word[0][:end], language, change) + word[0][len(word[0][:end]) :]
+    ).text
 
 
 def is_in_capitals(text: str) -> bool:
     """Whether all letters of a text are capitals (or ß); at least one word has so many that it may be no acronym."""
     words = LETTERS.findall(PLACEHOLDER.sub("", TAG.sub("", text)))
     return any(len(word) >= WORD_IN_CAPITALS for word in words) and all(
-        c.isupper() or c in "ß'’" for word in words for c in word
+        c.isupper() or combining(c) or c in "ß'’" for word in words for c in word
     )
 
 
-def _upper(word: str, language: str | None) -> str:
-    return (word.replace("i", "İ") if _has_two_i(language) else word).upper()
+def _upper(word: str, language: str | None, change: Callable[[str], str] = str.upper) -> str:
+    return change(word.replace("i", "İ") if _has_two_i(language) else word)
 
 
 def _lower(word: re.Match[str], language: str | None) -> str:

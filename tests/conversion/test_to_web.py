@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conversion.test_export import OURS, PAIR, TOKENIZER, noisy_model, saved
+from generation.test_long_text import SPACES
 from huggingface_hub import ModelCard
 from support.browser import browser, needs_browser, served
 from support.native_library import needs_kernels
@@ -209,6 +210,12 @@ def test_sentences_of_a_text_keep_the_space_between_them(tmp_path):
     (found,) = in_node({"site": str(site), "texts": [text]})
     parts = in_int8(model, tokenizer).translate(["two cats sleep.", "A small dog runs!", "Mr. Cat sleeps."])
     assert found["texts"] == [f"{parts[0]}  {parts[1]}\n\n{parts[2]}\n"]
+
+
+def test_the_space_between_sentences_is_that_of_python(tmp_path):
+    *_, site = site_of(tmp_path, ln_mode="post_ln")
+    (found,) = in_node({"site": str(site), "spaces": [row[:-1] for row in SPACES]})
+    assert found["spaces"] == [row[-1] for row in SPACES]
 
 
 def test_separate_vocabularies(tmp_path):

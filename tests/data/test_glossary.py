@@ -126,6 +126,9 @@ def test_the_file_is_read_or_refused_by_line(tmp_path):
         ("3D", "in 3D", True),
         ("C++", "mit C++le", False),
         ("Windows 10", "Windows 1099", False),
+        ("เซิร์ฟเวอร์", "เชื่อมต่อที่เซิร์ฟเวอร์ของเรา", True),
+        ("cat", "concat", False),
+        ("ak", "éak", False),
     ],
 )
 def test_a_translation_may_be_inflected(term, text, found):

@@ -104,6 +104,24 @@ def test_what_is_no_mark_is_escaped_only_where_it_would_be_one(tmp_path, source,
 
 
 @pytest.mark.parametrize(
+    ("source", "translation", "written"),
+    [
+        ("an _important_ text", ["这是", "重要", "文字。"], "这是*重要*文字。"),
+        ("**Note:** please read.", ["", "注意：", "请阅读。"], "**注意：** 请阅读。"),
+        ("an _important_ text", ["ein ", "wichtiger", " Text"], "ein _wichtiger_ Text"),
+    ],
+)
+def test_emphasis_without_spaces_is_emphasis(tmp_path, source, translation, written):
+    (tmp_path / "a.md").write_text(source)
+    document = read_document(tmp_path / "a.md")
+    (block,) = document.blocks
+    texts = iter(translation[not isinstance(block[0], str) :])
+    new = [next(texts) if isinstance(piece, str) else piece._replace(pieces=[next(texts)]) for piece in block]
+    document.write(tmp_path / "b.md", [new])
+    assert (tmp_path / "b.md").read_text() == written
+
+
+@pytest.mark.parametrize(
     ("source", "expected"),
     [
         ("See [@smith2020, p. 3] and @jones2021.", "SEE [@smith2020, p. 3] AND @jones2021."),

@@ -248,6 +248,7 @@ READ = {
 }
 
 
+HINT = '<w:rPr><w:rFonts w:hint="eastAsia"/></w:rPr>'
 NOTE = '<w:rPr><w:vertAlign w:val="superscript"/></w:rPr>'
 
 
@@ -258,6 +259,7 @@ NOTE = '<w:rPr><w:vertAlign w:val="superscript"/></w:rPr>'
         (with_marks(PARAGRAPHS["the field of a link"])[0], [(True, False)]),
         (READ["the simple field of a link"][0], [(True, False)]),
         (run("the old king") + run("a", NOTE) + run(" sleeps"), [(False, True)]),
+        (run("销售额增长", HINT) + run("25") + run("。", HINT), []),
         (run("a sentence with ") + run("bold", BOLD) + run(" and ") + CONTROL.format(run("x")), [(False, False)] * 2),
     ],
 )

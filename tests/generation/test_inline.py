@@ -19,6 +19,14 @@ NOTE, SIGN = Inline("sup", ["1"]), Inline("sup", [Inline("a", ["[12]"])])
         (["H", NOTE, "O"], ["H", Inline(0, ["1"]), "O"], [Inline(0, ["H1O"])], [Inline("sup", ["H1O"])]),
         (["a ", NOTE], ["a ", Inline(0, ["1"])], ["A ", Inline(0, ["1"])], ["A ", NOTE]),
         (["a", SIGN, " b"], ["a", Inline(0), " b"], ["B A", Inline(0)], ["B A", SIGN]),
+        (
+            ["订单编号：", NOTE, "。"],
+            ["订单编号：", Inline(0, ["1"]), "。"],
+            ["No. ", Inline(0, ["1"])],
+            ["No. ", NOTE],
+        ),
+        (["ที่", NOTE, " คน"], ["ที่", Inline(0, ["1"]), " คน"], [Inline(0, ["1"])], [NOTE]),
+        (["编号", SIGN, "。"], ["编号", Inline(0), "。"], ["No.", Inline(0)], ["No.", SIGN]),
         (["a", Inline("b", ["c"])], ["a", Inline(0, ["c"])], [Inline(0, ["C"]), "A"], [Inline("b", ["C"]), "A"]),
     ],
 )

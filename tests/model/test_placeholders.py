@@ -101,13 +101,14 @@ def test_a_span_ends_where_a_word_without_spaces_begins(span):
         ("%s%d", ["%s", "%d"]),
         ("%date% and %name%", ["%date%", "%name%"]),
         ("100%sicher, 5 %ige", []),
-        ("%n of %L1 in %12, 50%n", ["%n", "%L1", "%12"]),
+        ("%n of %L1 in %L12, 50%n", ["%n", "%L1", "%L12"]),
         ("%ix%i, %ux%u, %lldx%lld", ["%i", "%i", "%u", "%u", "%lld", "%lld"]),
         ("%ih%im, %dmin%dsec", ["%i", "%i", "%d", "%d"]),
         ("%nmal %L1mal %imal %xmal %cmal", ["%n", "%L1", "%i", "%x", "%c"]),
         ("%-10sDatei %+dPixel %#xmal %hhdmal", ["%-10s", "%+d", "%#x", "%hhd"]),
-        ("a%1b%2 %1%2 %12mal %1%", ["%1", "%2", "%1", "%2", "%12", "%1%"]),
+        ("a%1b%2 %1%2 %1mal %1%", ["%1", "%2", "%1", "%2", "%1", "%1%"]),
         ("%5dpx, %1days", ["%5dpx", "%1"]),
+        ("%50 indirim, %100 pamuk, %3,5 arttı", []),
         ("%name%s %file%list", ["%name%", "%file%"]),
         ("100%-ige, 100 %-ige, 9 %nicht, a %change", []),
     ],
@@ -182,6 +183,7 @@ def test_emoji_are_kept_beside_the_words_that_they_are_beside(emoji):
         ("The owl (🦉) calls.", "The owl calls.", "Die Eule ruft.", "Die Eule (🦉) ruft."),
         ("The owl (🦉).", "The owl.", "Die Eule.", "Die Eule (🦉)."),
         ("The owl🦉, calls", "The owl, calls", "Die Eule, ruft", "Die Eule🦉, ruft"),
+        ("Great job 😀!", "Great job!", "बहुत अच्छा काम है!", "बहुत अच्छा काम है 😀!"),
     ],
 )
 def test_a_model_reads_what_stands_there_without_the_emoji(text, read, translation, restored):
@@ -218,6 +220,11 @@ def test_a_pair_has_tokens_where_both_sides_have_the_span_as_often():
     assert "{x}" in source and target[1:3] == ["{x}", "{x}"]
     evaluated = [side.text for side in masked_pair("{x} and 2001", "nothing but {y} {x}", learned=False)]
     assert evaluated == ["<ph1> and <ph2>", "nothing but {y} <ph1>"]
+
+
+def test_digits_of_other_scripts_are_text():
+    """The other side has those of ASCII, so that they were no spans in training."""
+    assert masked("売上は２０２３年, ٢٠٢٣, 2023").text == "売上は２０２３年, ٢٠٢٣, <ph1>"
 
 
 def test_in_training_all_tokens_are_used():

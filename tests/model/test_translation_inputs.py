@@ -1,9 +1,11 @@
+from unicodedata import normalize
+
 import pytest
 from support.tiny_translator import tiny_tokenizer
 
 from residual_hf import ResidualConfig
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
-from residual_hf.model.translation_inputs import TranslationInputs
+from residual_hf.model.translation_inputs import TranslationInputs, in_capitals, is_in_capitals
 
 
 def inputs(**fields):
@@ -28,6 +30,11 @@ def test_a_line_in_capitals_is_read_in_lower_case_and_written_in_capitals(placeh
         assert written == (
             "die Straße {x} <b>ist</b> www.a.de" if text == read else "DIE STRASSE {x} <b>IST</b> www.a.de"
         )
+    assert not placeholders or reader.edited("DOGS {NAME} SLEEP").text == "Dogs <ph1> sleep"
+    assert in_capitals("გამარჯობა tiếng việt", "ka", of_words=True) == "გამარჯობა Tiếng Việt"
+    accents_apart = normalize("NFD", "tiếng việt")
+    assert normalize("NFC", in_capitals(accents_apart, "vi", of_words=True)) == "Tiếng Việt"
+    assert is_in_capitals(accents_apart.upper())
     turkish = inputs(source_lang="tr", target_lang="tr-CY")
     assert turkish.edited("İSTANBUL'DA IŞIK").text == "İstanbul'da ışık"
     assert turkish.restored("istanbul", "IŞIK").text == "İSTANBUL"

@@ -1,10 +1,10 @@
-// Read [{site, shortlist, ids, texts, encode, read, beams, options}] from standard input; write what the translator of each site makes of
+// Read [{site, shortlist, ids, texts, encode, read, spaces, beams, options}] from standard input; write what the translator of each site makes of
 // them, or the message of its error.
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
 const results = [];
-for (const { site, shortlist, ids = [], texts = [], encode = [], read = [], beams = 1, options = {} } of JSON.parse(readFileSync(0, "utf8"))) {
+for (const { site, shortlist, ids = [], texts = [], encode = [], read = [], spaces = [], beams = 1, options = {} } of JSON.parse(readFileSync(0, "utf8"))) {
   try {
     const folder = pathToFileURL(site + "/");
     const { Translator } = await import(new URL("translator.js", folder));
@@ -18,6 +18,7 @@ for (const { site, shortlist, ids = [], texts = [], encode = [], read = [], beam
         const { texts: own, model } = translator;
         return [edited(text, own.edits(text)), own.kept(text), own.restored(translation, text, model.targets[0].language)];
       }),
+      spaces: spaces.map((row) => translator.texts.spaceBetween(...row)),
       texts: await translator.translate(texts, { beams, ...options }),
     });
   } catch (error) {

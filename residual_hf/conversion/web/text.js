@@ -48,16 +48,19 @@ export class Texts {
       return;
     }
     const half = characters.slice(0, characters.length >> 1).join("").length;
-    const cut = this.#middleEnd(this.patterns.SENTENCE_END, part) ?? this.#middleEnd(/\s+/gu, part) ?? half;
+    const { SENTENCE_END, COMMA } = this.patterns;
+    const cut = this.#middleEnd(SENTENCE_END, part) ?? this.#middleEnd(/\s+/gu, part) ?? this.#middleEnd(COMMA, part) ?? half;
     yield* this.split(text.slice(0, cut), fits);
     yield* this.split(text.slice(cut), fits);
   }
 
   // The space between translations, the first of a source that `space` follows: none in scripts without spaces.
   spaceBetween(source, space, before, after) {
-    const [left, right] = [before, after].map((text, i) => this.#is("JOINED", [...text].at(i - 1)));
-    if (left && right) return space.replace(/^ /, "");
-    return space || (this.#is("UNSPACED", [...source].at(-1)) && !left && !right ? " " : "");
+    const last = (text) => [...text].findLast((character) => !this.of.noLetters.includes(character));
+    const first = [...after].find((character) => !this.of.noLetters.includes(character));
+    if (this.#is("JOINED", last(before)) && this.#is("JOINED", first)) return space.replace(/^ /, "");
+    const hasNone = this.#is("JOINED", [...before].at(-1)) || this.#is("JOINED", [...after][0]);
+    return space || (!hasNone && this.#is("UNSPACED", last(source)) ? " " : "");
   }
 
   #middleEnd(pattern, text) {
@@ -77,7 +80,7 @@ export class Texts {
   #inLowerCase(text) {
     if (!this.of.lowersCapitals) return false;
     const words = text.replace(this.patterns.TAG, "").replace(this.patterns.PLACEHOLDER, "").match(this.patterns.LETTERS) ?? [];
-    const areCapitals = words.every((word) => /^[\p{Uppercase}ß'’]*$/u.test(word));
+    const areCapitals = words.every((word) => /^[\p{Uppercase}\u0300-\u036fß'’]*$/u.test(word));
     return areCapitals && words.some((word) => [...word].length >= this.of.wordInCapitals);
   }
 
@@ -161,7 +164,8 @@ export class Texts {
       const words = [...translation.matchAll(this.patterns[beforeMark ? "BARE_WORD" : "WORD"])];
       const spans = this.#spans(translation); // a word may end within a tag or a placeholder
       const ends = words.map((word) => word.index + word[0].length).filter((end) => !spans.some(([a, b]) => a < end && end < b));
-      const [place = 0] = ends.sort((a, b) => Math.abs(a - wanted) - Math.abs(b - wanted));
+      let [place = 0] = ends.sort((a, b) => Math.abs(a - wanted) - Math.abs(b - wanted));
+      while (/^\p{M}/u.test(translation.slice(place))) place++; // the vowel of its last letter
       const replaces = fresh === " " && translation[place] === " ";
       found.push([place, place + replaces, (taken.trim() === taken ? "" : " ") + taken.trim()]);
     }
