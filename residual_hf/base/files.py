@@ -185,7 +185,8 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[None]:
 def delete_replaced(folder: Path) -> None:
     """Delete the former content of a folder, also that which a killed process has left."""
     for former in folder.glob(f"{REPLACED}*"):
-        shutil.rmtree(former.rename(f"{former}~"))  # under another name, as a part of it must not be put back
+        # under another name, as a part of it must not be put back; files that are open stay on some disks
+        shutil.rmtree(former.rename(f"{former}~"), ignore_errors=True)
 
 
 @contextmanager
@@ -218,7 +219,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     place = folder if is_empty else folder.parent
     with (
         writing(folder),
-        tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=place) as workplace,
+        tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=place, ignore_cleanup_errors=True) as workplace,
         FileLock(Path(workplace, ATTEMPT)),
     ):
         new, old = Path(workplace, "new"), Path(workplace, "old")
@@ -256,8 +257,8 @@ def _content(folder: Path) -> list[Path]:
 
 def numbered_folders(folder: Path, name: str) -> list[Path]:
     """The folders `NAME-N` in a folder, in the order of N."""
-    found = (path for path in folder.glob(f"{name}-*") if path.is_dir() and path.name.split("-")[-1].isdecimal())
-    return sorted(found, key=number_of)
+    found = (path for path in folder.glob(f"{name}-*") if path.name.removeprefix(f"{name}-").isdecimal())
+    return sorted(filter(Path.is_dir, found), key=number_of)
 
 
 def number_of(folder: Path) -> int:

@@ -81,7 +81,8 @@ class ResidualConfig(PreTrainedConfig):
         position_embedding_type: `"sinusoidal"` (fairseq's table), `"sinusoidal_marian"`, `"learned"`, `"rotary"` (in
             a stack alone, with angles of base `rope_theta`), `"relative"` (T5's biases of the scores of
             self-attention, see `RelativeBias`; decoded by Transformers, without kernels) or `"none"`.
-        position_counting: `"real_tokens"` (fairseq: from `pad_token_id + 1`, without padding) or `"all_tokens"`
+        position_counting: `"real_tokens"` (fairseq: from `pad_token_id + 1`, without padding; tables of positions have
+            as many rows more) or `"all_tokens"`
             (Transformers' BART and Marian: from 0, with padding, so that left padding changes the result).
         max_position_embeddings: maximum length of source and target in tokens.
         conv_channels: output channels of the inner convolution in front of the encoder of a speech model, 1,024 in

@@ -195,6 +195,8 @@ class ResidualLanguageModel(ResidualPreTrainedModel):
             items = (labels != -100).sum() if num_items is None else num_items
             return self.lm_head.nll(hidden_states, labels) / items, None
         if labels is not None and self.criterion is not None:
+            if hasattr(self.lm_head, "get_delta_weight"):  # of PEFT
+                raise ValueError("criterion: given for a model with an adapter of lm_head, which it would ignore")
             bias = {"bias": self.lm_head.bias} if self.config.output_bias else {}
             return self.criterion_loss(hidden_states, self.output_weight, labels, num_items, **bias), None
         logits = self.lm_head(hidden_states[:, slice(-kept, None) if isinstance(kept, int) else kept])

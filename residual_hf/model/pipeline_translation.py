@@ -15,8 +15,8 @@ from transformers import Pipeline
 from transformers.utils import logging
 
 from .alignment import Alignment, align, of_originals
-from .decoding import given
-from .length_limits import has_length_rule, length_limit
+from .decoding import defaults, given
+from .length_limits import DEFAULT_MAX_LENGTH, has_length_rule, length_limit
 from .translation_inputs import TranslationInputs, without_tag
 
 logger = logging.get_logger(__name__)
@@ -208,6 +208,8 @@ class TranslationPipeline(Pipeline):
             if name != "prefix" and name not in caller and not (name == "max_length" and "max_new_tokens" in caller)
         }
         saved = given(self.model.generation_config.to_dict())
+        if saved.get("max_length") == DEFAULT_MAX_LENGTH:  # entered by `Seq2SeqTrainer`, with all defaults
+            saved = {name: value for name, value in saved.items() if value != defaults().get(name)}
         used = self.model.generation_config if config is None else config  # its rule is for each text of a batch
         if has_length_rule(self.model.generation_config):
             saved.pop("max_length", None)

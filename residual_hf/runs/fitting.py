@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from transformers import TrainerCallback
 
-from residual_hf.base.files import check_space, entries_until, number_of, write_json_lines
+from residual_hf.base.files import REPLACED, check_space, entries_until, number_of, write_json_lines
 from residual_hf.base.processes import this_process
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.pipeline import PreparedData
@@ -158,9 +158,10 @@ def fit(trainer: ResidualTrainer, folder: Path, started: float, *, resume: bool 
 
 
 def bytes_to_write(model: Any, settings: TrainingSettings, checkpoints: Path) -> int:
-    """Disk space for the checkpoints and the final model, without those that exist."""
+    """Disk space for the checkpoints and the final model, without what exists and makes room."""
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     each = weights + trained * (3 if settings.ema_decay else 2)  # with the two moments of Adam
-    existing = sum(path.stat().st_size for path in checkpoints.rglob("*") if path.is_file())
+    freed = (checkpoints, *checkpoints.parent.glob(f"{REPLACED}*"))  # by rotation, and of a run that is overwritten
+    existing = sum(path.stat().st_size for place in freed for path in place.rglob("*") if path.is_file())
     return each * (settings.keep_last + settings.keep_best + 1) + weights - existing

@@ -8,7 +8,7 @@ from typing import Any
 
 from residual_hf.base.environment import device_name, versions
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import expanded, leaves, number_of, read_json
+from residual_hf.base.files import expanded, leaves, number_of, numbered_folders, read_json
 from residual_hf.base.processes import this_process
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.data_settings import MOVABLE, SPLITS
@@ -147,6 +147,16 @@ def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:
         logger.warning("%s; the model is made again from the checkpoints", damage)
         return False
     return written and any((folder / "model" / name).is_file() for name in WEIGHT_FILES)
+
+
+def check_checkpoints(folder: Path) -> None:
+    """Raise `InputError` for a finished run without its last checkpoint, which would train again."""
+    record, made = RunRecord.read(folder), numbered_folders(folder / "checkpoints", "checkpoint")
+    if record.finished and record.updates and (not made or number_of(made[-1]) < record.updates):
+        raise InputError(
+            f"--resume: {folder} has finished, but has no checkpoint of update {record.updates}, and would train "
+            f"again. To train on from its model, set model.from: {folder} and another output_dir"
+        )
 
 
 def lacks_metrics(metrics: Mapping[str, Any], recipe: Recipe) -> bool:

@@ -25,7 +25,14 @@ from .fitting import build_trainer, fit
 from .preparation import check_preparation, prepare_data
 from .reading import TerminalHandler, check_folder, log_to, run_folder
 from .recipe import Recipe
-from .resuming import check_same_run, has_finished, warn_about_modes, warn_about_rounding, warn_about_scores
+from .resuming import (
+    check_checkpoints,
+    check_same_run,
+    has_finished,
+    warn_about_modes,
+    warn_about_rounding,
+    warn_about_scores,
+)
 from .trial import resolve_batch_size
 from .warm_start import Start
 
@@ -69,6 +76,7 @@ def train(
             if has_finished(recipe, texts, folder):
                 logger.info("%s has finished, and the recipe is the same: nothing to do", folder)
                 return read_json(folder / "metrics.json")
+            check_checkpoints(folder)
             warn_about_rounding(folder)
             warn_about_scores(recipe, folder)
             warn_about_modes(recipe, folder)

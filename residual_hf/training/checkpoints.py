@@ -145,7 +145,7 @@ class KeepCheckpoints(TrainerCallback):
                     continue
                 for name in (CHECKSUMS, STATE):  # without them it is incomplete if the process is killed now
                     (checkpoint / name).unlink(missing_ok=True)
-                shutil.rmtree(checkpoint)
+                shutil.rmtree(checkpoint, ignore_errors=True)  # of one with open files on NFS, the rest later
 
 
 def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:

@@ -113,6 +113,8 @@ class ResidualTrainer(ShardedTrainer):
         if resume_from_checkpoint and resume_from_checkpoint is not True:
             checkpoint = Path(resume_from_checkpoint)
             self.state = TrainerState(**read_state(checkpoint))
+            self.state.is_world_process_zero = self.is_world_process_zero()  # that of the process which has saved it
+            self.state.is_local_process_zero = self.is_local_process_zero()
             finished = is_finished(self.state, self.settings)
             check_undamaged(checkpoint) if finished else check_intact(checkpoint)
             if wants_profile(self.model):
@@ -139,6 +141,11 @@ class ResidualTrainer(ShardedTrainer):
         self.meter.reset()
         with accelerated(self.model, self.precision) if self.is_native else nullcontext():
             return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        """Override of Transformers for a run of fp16 that goes on without a GPU, in fp32."""
+        if self.accelerator.scaler is not None:
+            super()._load_scaler(checkpoint)
 
     def _profile_admin(self) -> None:
         data = self.train_dataset

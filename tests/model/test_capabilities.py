@@ -232,6 +232,18 @@ def test_lora_trains_its_matrices_only(tmp_path):
     torch.testing.assert_close(logits_of(adapted.merge_and_unload()), new, rtol=1e-4, atol=1e-5)
 
 
+def test_lora_of_the_output_layer_needs_its_own_table_and_no_criterion():
+    model = randomise(make("resi_dual", **SEPARATE))
+    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["lm_head"])
+    adapted = train_adapter(peft.get_peft_model(model, config))
+    new = logits_of(adapted)
+    model.criterion = lambda *arguments, **options: torch.tensor(0.0)
+    with pytest.raises(ValueError, match="criterion: given for a model with an adapter of lm_head"):
+        adapted(input_ids=SOURCE, labels=LABELS)
+    model.criterion = None
+    torch.testing.assert_close(logits_of(adapted.merge_and_unload()), new, rtol=1e-4, atol=1e-4)
+
+
 def test_lora_without_targets_adapts_queries_and_values():
     adapted = peft.get_peft_model(make("resi_dual"), peft.LoraConfig(task_type="SEQ_2_SEQ_LM"))
     changed = {name.split(".lora_")[0].rpartition(".")[2] for name, p in adapted.named_parameters() if p.requires_grad}

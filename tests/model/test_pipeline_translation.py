@@ -152,6 +152,15 @@ def test_length_without_a_setting(translate, tokenizer, monkeypatch):
     assert len({*lengths}) > 1
 
 
+def test_defaults_that_a_trainer_has_entered_are_no_settings(translate, model, monkeypatch):
+    """`Seq2SeqTrainer` writes those of Transformers into the generation config when it generates."""
+    endless, ids = {"suppress_tokens": [2]}, {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    found = translate(SENTENCES, **endless)
+    entered = GenerationConfig(max_length=20, num_beams=1, early_stopping=False, length_penalty=1.0, **ids)
+    monkeypatch.setattr(model, "generation_config", entered)
+    assert translate(SENTENCES, **endless) == found
+
+
 def test_model_settings_win_over_defaults(model, tokenizer, generated, monkeypatch):
     translate = TranslationPipeline(model, tokenizer=tokenizer, device="cpu")
     calls = generated(model)

@@ -5,6 +5,7 @@ import signal
 from dataclasses import replace
 
 import pytest
+import torch
 from support.files import content
 from support.recipes import SMALL, changed, make_recipe
 
@@ -12,8 +13,10 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.interrupts import SIGNALS
 from residual_hf.base.lock import Lock
 from residual_hf.runs import run as run_module
+from residual_hf.runs.fitting import bytes_to_write
 from residual_hf.runs.run import train
 from residual_hf.training.trainer import ResidualTrainer
+from residual_hf.training.training_settings import TrainingSettings
 
 
 def test_a_run_is_overwritten_only_when_everything_is_checked(run):
@@ -29,6 +32,14 @@ def test_a_run_is_overwritten_only_when_everything_is_checked(run):
     (folder / "notes").touch()
     assert train(changed(recipe, "training", max_updates=2), overwrite=True)["updates"] == 2
     assert not (folder / "notes").exists() and not list(folder.glob(".*"))
+
+
+def test_the_disk_space_of_a_run_that_is_overwritten_counts(tmp_path):
+    model, settings, checkpoints = torch.nn.Linear(100, 100), TrainingSettings(max_updates=1), tmp_path / "checkpoints"
+    needed = bytes_to_write(model, settings, checkpoints)
+    (tmp_path / ".replaced.x" / "checkpoints").mkdir(parents=True)
+    (tmp_path / ".replaced.x" / "checkpoints" / "weights").write_bytes(bytes(1000))
+    assert bytes_to_write(model, settings, checkpoints) == needed - 1000
 
 
 @pytest.mark.parametrize("failing", ["freeze", "folder/..", "first batch", *(number.name for number in SIGNALS[1:])])

@@ -359,6 +359,32 @@ def test_a_finished_run_stays_as_it_is_unless_something_has_changed(run, caplog)
     assert weights.read_bytes() == before["model/model.safetensors"]
 
 
+def test_a_finished_run_without_its_checkpoints_is_not_trained_again(run):
+    recipe, folder = run
+    for deleted in ("checkpoints/checkpoint-4", "checkpoints"):
+        shutil.rmtree(folder / deleted)
+        before = content(folder)
+        with pytest.raises(InputError, match="has finished, but has no checkpoint of update 4.* set model.from"):
+            train(changed(recipe, "decoding", num_beams=1), resume=True)
+        assert content(folder) == before
+    assert train(recipe, resume=True) == read_json(folder / "metrics.json")
+
+
+def test_a_run_of_fp16_goes_on_without_a_gpu(run):
+    recipe, folder = run
+    checkpoint = folder / "checkpoints" / "checkpoint-4"
+    torch.save({"scale": 2.0}, checkpoint / "scaler.pt")
+    write_checksums(checkpoint)
+    assert train(changed(recipe, "training", max_updates=5), resume=True)["updates"] == 5
+
+
+def test_the_first_process_of_a_run_that_is_scored_again_is_not_that_of_its_checkpoint(run):
+    recipe, folder = run
+    remember_as_best(folder, is_world_process_zero=False)
+    train(changed(recipe, "decoding", num_beams=1), resume=True)
+    assert "test_loss" in read_json_lines(folder / "metrics.jsonl")[-1]
+
+
 def remember_as_best(folder, **state):
     for path in folder.glob("checkpoints/*/trainer_state.json"):
         write_atomically(path, json.dumps(read_json(path) | state))

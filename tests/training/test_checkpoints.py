@@ -67,6 +67,28 @@ def test_checkpoints_that_were_not_kept_are_not_replaced_by_others(tmp_path, cap
     assert names(choose_checkpoints(folder, 3, fewer=True)) == ["checkpoint-20", "checkpoint-25"]
 
 
+def test_a_copy_of_a_checkpoint_is_none(tmp_path):
+    folder = make_checkpoints(tmp_path, [3.0, 2.0, 1.0])
+    shutil.copytree(folder / "checkpoint-5", folder / "checkpoint-best-15")
+    assert names(choose_checkpoints(folder, 2)) == ["checkpoint-10", "checkpoint-15"]
+    state = SimpleNamespace(is_world_process_zero=True, best_model_checkpoint=None)
+    KeepCheckpoints(folder, keep_last=1, keep_best=1, metric="nll").on_save(None, state, None)
+    assert {path.name for path in folder.iterdir()} == {"checkpoint-15", "checkpoint-best-15"}
+
+
+def test_a_checkpoint_that_cannot_be_deleted_is_none_and_training_goes_on(tmp_path, monkeypatch):
+    """As on NFS, where a file that another process has open stays."""
+    folder = make_checkpoints(tmp_path, [3.0, 2.0, 1.0])
+
+    def refuse(*arguments, **options):
+        raise OSError("Directory not empty")
+
+    monkeypatch.setattr(os, "rmdir", refuse)
+    state = SimpleNamespace(is_world_process_zero=True, best_model_checkpoint=None)
+    KeepCheckpoints(folder, keep_last=1, keep_best=1, metric="nll").on_save(None, state, None)
+    assert names(complete_checkpoints(folder)) == ["checkpoint-15"]
+
+
 def test_of_a_linked_checkpoint_only_the_link_is_deleted(tmp_path):
     folder = make_checkpoints(tmp_path / "run" / "checkpoints", [3.0, 2.0, 1.0])
     moved = shutil.move(folder / "checkpoint-5", tmp_path / "archive")
