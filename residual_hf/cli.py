@@ -56,12 +56,14 @@ def run_verb(options: argparse.Namespace) -> int:
 
                 for path in options.imports:
                     import_modes(path)
-            return options.run(options) or 0
+            code = options.run(options) or 0
+            sys.stdout.flush()  # whose errors are those of the verb
+            return code
     except InputError as error:
         print(f"{options.program}: {with_option(str(error), options.arguments)}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:  # what read the output has ended, `head` for example
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return BROKEN_PIPE
     except BaseException as error:
         in_rust = is_panic(error) or "(os error " in str(error)  # a tokenizer that gives up, a full disk
@@ -69,11 +71,18 @@ def run_verb(options: argparse.Namespace) -> int:
             is_unnamed = getattr(error, "errno", None) in NO_SPACE and not getattr(error, "filename", None)
             where = f" (standard output, or the folder of temporary files {tempfile.gettempdir()})" * is_unnamed
             print(f"{options.program}: {error}{where}", file=sys.stderr)
+            if is_unnamed:
+                discard_output()
             return FAILED
         if signals or isinstance(error, KeyboardInterrupt):
             print(f"{options.program}: interrupted", file=sys.stderr)
             return INTERRUPTED
         raise
+
+
+def discard_output() -> None:
+    """Let the rest of standard output go nowhere: Python would try once more to write it at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def with_option(message: str, arguments: Sequence[str]) -> str:

@@ -359,6 +359,15 @@ def test_output_is_utf_8_in_every_locale():
     assert finished.stdout.decode().splitlines()[-1] == "ж", finished.stderr
 
 
+@pytest.mark.parametrize(("reader", "code"), [("| true", 141), ("> /dev/full", 1)])
+def test_short_output_that_cannot_be_written_is_an_error(reader, code):
+    command = f"{sys.executable} -m residual_hf_cli modes pre_ln {reader}; exit ${{PIPESTATUS[0]}}"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
+    assert finished.returncode == code and "Exception ignored" not in finished.stderr
+    assert ("No space left" in finished.stderr) == (code == 1)
+
+
 OWN = """
 from residual_hf import register_ln_mode
 from residual_hf.model.ln_modes import PostLN

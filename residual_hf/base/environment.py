@@ -45,5 +45,7 @@ def versions() -> dict[str, str]:
 def device_name() -> str:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
+    if (accelerator := torch.accelerator.current_accelerator(check_available=True)) is not None:
+        return accelerator.type
     threads = torch.get_num_threads()
     return f"{platform.processor() or platform.machine()} CPU, {threads} thread{'s' if threads > 1 else ''}"

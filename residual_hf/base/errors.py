@@ -50,8 +50,10 @@ def requires(extra: str) -> Iterator[None]:
     """Context of imports that need an optional extra of the package. Raises `InputError` naming it."""
     try:
         yield
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise InputError(f"{error.name} is not installed: pip install 'residual_hf[{extra}]'") from error
+    except ImportError as error:  # of another version
+        raise InputError(f"{error}: pip install --upgrade 'residual_hf[{extra}]'") from error
 
 
 @contextmanager

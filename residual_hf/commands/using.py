@@ -20,7 +20,6 @@ from residual_hf.data.text_files import uncompressed_name
 from residual_hf.documents import ARCHIVES, BINARY, DOCUMENTS, REFUSED
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.generation_settings import DecodingSettings, SearchRequest, StreamSettings
-from residual_hf.records.run_folder import Run
 from residual_hf.serving.server_settings import ServerSettings
 
 from .arguments import (
@@ -238,6 +237,8 @@ def run_evaluate_text(options: argparse.Namespace) -> None:
 
 def trained_block_size(model: str) -> int | None:
     """Tokens of a training example of the run that a model is from; behind them positions have not been trained."""
+    from residual_hf.records.run_folder import Run
+
     folder = next((each for each in Path(model_folder(model)).parents[:2] if (each / RECORD).is_file()), None)
     return None if folder is None else Run.read(folder).block_size
 

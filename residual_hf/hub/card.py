@@ -148,7 +148,7 @@ def card_metadata(
     run: Run, tables: Sequence[ScoreTable], name: str, license: str | None, datasets: Sequence[str]
 ) -> ModelCardData:
     """The metadata that the Hub reads."""
-    trained_on = (_hub_id(spec.get("dataset")) for spec in _specs(run, "train"))
+    trained_on = (_hub_id(spec.get("dataset"), run.folder) for spec in _specs(run, "train"))
     results = [result for table in tables for result in _results(run, table)]
     emissions = None if run.record.resumed else run.record.emissions
     return ModelCardData(
@@ -158,7 +158,7 @@ def card_metadata(
         pipeline_tag=run.task.hub_name,
         tags=["residual_hf", *run.ln_modes],
         datasets=list(dict.fromkeys([*datasets, *filter(None, trained_on)])) or None,
-        base_model=_hub_id(run.starts_from) if "/" in (run.starts_from or "") else None,
+        base_model=_hub_id(run.starts_from, run.folder) if "/" in (run.starts_from or "") else None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         model_name=name,
         eval_results=results or None,
@@ -185,7 +185,7 @@ def _results(run: Run, table: ScoreTable) -> list[EvalResult]:
     """The scores of a corpus, with its id if it is on the Hub."""
     specs = _specs(run, table.split)
     one = len(specs) == 1 and "corpora" not in run.metrics[table.split]
-    spec = specs[0] if one and _hub_id(specs[0].get("dataset")) else {}
+    spec = specs[0] if one and _hub_id(specs[0].get("dataset"), run.folder) else {}
     one_direction = len(run.directions) == 1 and run.task.has_source_text
     direction = " " + "-".join(run.directions[0]) if one_direction else ""
     return [
@@ -227,9 +227,11 @@ def _without_empty(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kept.items() if value not in (None, [], {})}
 
 
-def _hub_id(name: str | None) -> str | None:
-    """The id of a corpus or model on the Hub; None for local files and folders."""
-    return name if name and re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name) and not Path(name).exists() else None
+def _hub_id(name: str | None, run: Path) -> str | None:
+    """The id of a corpus or model on the Hub; None for files and folders here or where the run may have begun."""
+    if not name or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name):
+        return None
+    return None if any((place / name).exists() for place in (Path(), *run.absolute().parents)) else name
 
 
 def sample_translations(run: Run, count: int) -> list[tuple[str, str, str]]:

@@ -34,6 +34,14 @@ CARD = "README.md"
 MODEL_CODE = Path(__file__).parents[1] / "model"
 PICTURE = re.compile(r"!\[[^\[\]]*\]\(([\w.-]+)\)")  # in Markdown, of a file in the same folder
 PICTURE_NAME = re.compile(r"(?<![\w.-])\w[\w.-]*\.(png|jpe?g|gif|svg|webp)", re.IGNORECASE)
+DOWNLOAD = """## How to use
+
+This is the branch `{revision}`. residual_hf loads it from a folder:
+
+```bash
+hf download {repo_id} --revision {revision} --local-dir {revision}
+```
+"""
 TOKENS = 32  # of the input on which two versions of the model code are compared
 REASONS = {
     401: "the token is missing or not valid: run `hf auth login` or set HF_TOKEN",
@@ -146,7 +154,7 @@ def push_run(
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         operations = [CommitOperationAdd(name, path) for name, path in files.items() if name != CARD]
-        operations.append(CommitOperationAdd(CARD, loading_from(repo_id, readme).encode()))
+        operations.append(CommitOperationAdd(CARD, loading_from(repo_id, readme, revision).encode()))
         commit = api.create_commit(repo_id, operations, commit_message="Upload model", revision=revision)
     url = str(repository) if revision is None else f"{repository}/tree/{revision}"
     return Push(repo_id, files, left_out, url, commit.oid)
@@ -212,14 +220,21 @@ def _find_card(folder: Path, model: Path, repo_id: str) -> Path:
     return write_card(folder, model_name=repo_id)
 
 
-def loading_from(repo_id: str, readme: Path) -> str:
-    """A card whose code loads the model from the Hub instead of by the name in its metadata, that of a folder."""
+def loading_from(repo_id: str, readme: Path, revision: str | None = None) -> str:
+    """A card whose code loads the model from the Hub, or a branch, not by the name in its metadata, a folder's."""
     card = readme.read_text(encoding="utf-8")
     if name := ModelCard(card).data.get("model_name"):
+        place, branch = repo_id, ""
+        if revision is not None:  # which residual_hf does not take
+            place, branch = revision, f", revision={literal(revision)}"
+            card = card.replace("## How to use\n", f"{DOWNLOAD.format(repo_id=repo_id, revision=revision)}\n", 1)
+        card = card.replace(
+            f"Translator.from_pretrained({literal(name)}", f"Translator.from_pretrained({literal(place)}"
+        )
         for call in ("from_pretrained(", "model="):
-            card = card.replace(call + literal(name), call + literal(repo_id))
+            card = card.replace(call + literal(name), call + literal(repo_id) + branch)
         for verb in ("evaluate", "transcribe"):
-            card = card.replace(f"residual-hf {verb} {name}", f"residual-hf {verb} {repo_id}")
+            card = card.replace(f"residual-hf {verb} {name}", f"residual-hf {verb} {place}")
     return card
 
 

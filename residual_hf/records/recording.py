@@ -49,8 +49,8 @@ def begin_record(folder: Path, seed: int, processes: int, data: DataRecord, mode
 
 
 def kernels() -> str | None:
-    """The instruction sets of the kernels of this package and of PyTorch; None with a GPU."""
-    if torch.cuda.is_available():
+    """The instruction sets of the kernels of this package and of PyTorch; None with a GPU or another accelerator."""
+    if torch.accelerator.is_available():
         return None
     return f"{instruction_set()}, PyTorch {torch.backends.cpu.get_cpu_capability()}"
 

@@ -184,7 +184,7 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
 
 
 def serve(load: Callable[[], Languages], settings: ServerSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then answer the accepted requests and return.
+    """Serve until SIGTERM or SIGINT, then answer the accepted requests and return, within `settings.timeout` + 5 s.
 
     `load`: called in each process; with several workers, it can be pickled.
     """

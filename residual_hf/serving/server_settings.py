@@ -32,14 +32,17 @@ class ServerSettings(InputSettings):
     api_keys: Path | None = option(None, help="file with one API key per line; without it no key is required")
 
     def check(self) -> None:
-        if self.api_keys is not None:
-            self.require(self.api_keys.is_file() and self.read_keys(), "api_keys", "a file with one key per line")
+        self.read_keys()
 
     @property
     def file_bytes(self) -> int:
         return self.file_size * 2**20
 
     def read_keys(self) -> list[bytes]:
-        """The API keys, empty if none is required."""
-        lines = [] if self.api_keys is None else self.api_keys.read_bytes().removeprefix(BOM_UTF8).splitlines()
-        return [line.strip() for line in lines if line.strip()]
+        """The API keys, empty if none is required. Raises `InputError` for a file that is missing or has none."""
+        if self.api_keys is None:
+            return []
+        content = self.api_keys.read_bytes() if self.api_keys.is_file() else b""
+        keys = [line.strip() for line in content.removeprefix(BOM_UTF8).splitlines() if line.strip()]
+        self.require(keys, "api_keys", "a file with one key per line")
+        return keys

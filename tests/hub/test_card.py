@@ -53,6 +53,7 @@ def test_card_says_what_the_run_recorded(make_run, resamples):
         f"| source | Satz 0 |\n| translation | {GOOD[0]} |\n| reference | {REFERENCES[0]} |",
         "| training | 30 | `train.de\\|train.en` |",
         "Cleaning kept 27 of 30 training pairs of `train.de|train.en`; removed: 3 duplicate.",
+        "on 27 sentence pairs from random weights",
         *("Data: not stated.", "Weights: not stated."),
         "- 2 x NVIDIA H200, 12.0 minutes\n",
         "98,765 target tokens per second",
@@ -133,13 +134,16 @@ def test_what_the_model_was_trained_on_and_averaged_from(make_run):
     card = content(write_card(run, overwrite=True))
     assert "was trained on the data below, after the training of `user/base`, and reproduces their errors" in card
     assert "\n- in bf16\n" in card
+    assert ModelCard(card).data.base_model == "user/base"
+    (run.parent / "user" / "base").mkdir(parents=True)  # a folder where the run began, not a name on the Hub
+    assert ModelCard(content(write_card(run, overwrite=True))).data.base_model is None
 
 
 def test_sentences_of_the_test_set_can_be_left_out(make_run):
     run = make_run()
     assert content(write_card(run, samples=2)).count("| reference |") == 2
     card = content(write_card(run, samples=0, overwrite=True))
-    assert "The first sentences" not in card and REFERENCES[0] not in card
+    assert "| reference |" not in card and REFERENCES[0] not in card
     with pytest.raises(InputError, match="samples: -1 given, must be >= 0"):
         write_card(run, samples=-1, overwrite=True)
 

@@ -32,7 +32,7 @@ from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.html_text import visible_text
 from residual_hf.generation.translator import Translator
 from residual_hf.serving import translations
-from residual_hf.serving.app import serve
+from residual_hf.serving.app import create_app, serve
 from residual_hf.serving.languages import Languages
 from residual_hf.serving.server_settings import ServerSettings
 
@@ -437,7 +437,11 @@ def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, c
     with pytest.raises(InputError, match="--glossary: given for en and de, must be for one"):
         Languages({"a": terms, "german": tiny_translator(source_lang="en", target_lang="de")}, ["de"], "en")
     (tmp_path / "keys").write_text("secret\n", encoding="utf-8-sig")
-    assert ServerSettings(api_keys=tmp_path / "keys").read_keys() == [b"secret"]
+    settings = ServerSettings(api_keys=tmp_path / "keys")
+    assert settings.read_keys() == [b"secret"]
+    (tmp_path / "keys").write_text("\n")  # a worker that starts now would be open to all
+    with pytest.raises(InputError, match="a file with one key per line"):
+        create_app(Languages({"a": terms}, ["de"], "en"), settings)
     assert main(["serve", "nowhere", "--port", "70000"]) == 2
     assert "port: 70000 given" in capsys.readouterr().err
     assert main(["serve", "nowhere", "--api-keys", str(tmp_path / "none")]) == 2
