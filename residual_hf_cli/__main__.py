@@ -1,5 +1,5 @@
 import sys
 
-from . import main
+from residual_hf_cli import main
 
 sys.exit(main())

@@ -17,6 +17,7 @@ from support.example_scripts import ENGLISH, GERMAN, ROOT, run
 from support.processes import run_here, run_modules_here, run_programs_forked
 from support.tiny_translator import tiny_model, tiny_tokenizer
 
+from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.model.connections import LN_MODES
 
@@ -142,6 +143,10 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     rates = as_module("comparison/rates.py", monkeypatch)
     monkeypatch.setattr(rates, "FILE", tmp_path / "rates.csv")
     rates.FILE.write_text("mode,layers,lr,seed,nll,test_nll,commit\npre_ln,6,0.001,1,,,1234567\n")
+    with pytest.raises(InputError, match="must have width 64, 500 updates and no ln_mode_options"):
+        rates.add(tmp_path / "runs")
+    shutil.rmtree(tmp_path / "runs" / "post_ln_d_model_32_1l_s1")
+    monkeypatch.setattr(rates, "SETTING", (sizes["d_model"], 2))
     rates.add(tmp_path / "runs")
     added = {run.seed: run for run in rates.read() if run.layers == 1}
     assert (added[2].nll, added[2].test_nll) == (round(scores[1], 4), math.inf)
@@ -234,7 +239,7 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     (finished / "run.json").write_text(json.dumps({**record, "diverged": "diverged by update 2"}))
     assert cells(run(*study, "--modes", "post_ln", wider).split("NLL, valid:")[1], "post_ln") == ["diverged"]
     curves = (tmp_path / "runs" / "curves.svg").read_text()
-    assert "every run diverged: post_ln" in " ".join(re.findall(r"<!-- (.*?) -->", curves))
+    assert "Not drawn, as they diverged: post_ln_1l_s1" in " ".join(re.findall(r"<!-- (.*?) -->", curves))
     assert "Commit None" not in curves and "Every run diverged" in run(*study, "--modes", "post_ln")
 
 

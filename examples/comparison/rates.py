@@ -19,6 +19,7 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 
+from residual_hf.base.errors import InputError
 from residual_hf.base.files import RECORD, read_json, write_atomically
 from residual_hf.base.tables import as_markdown
 from residual_hf.records.run_record import RunRecord
@@ -29,6 +30,7 @@ from points import Panel, Point, to_pictures
 
 FILE = Path(__file__).with_suffix(".csv")
 LAYERS, RATES = (6, 18), (1e-3, 3e-3, 1e-2)
+SETTING = (64, 500)  # width and updates
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,9 @@ def run_of(folder: Path) -> Run | None:
     nll, test_nll = (round(scores.get(split, {}).get("nll", math.inf), 4) for split in ("valid", "test"))
     recipe = load_recipe(folder / "recipe.yaml")
     training, model = recipe.training, recipe.model
+    others = {name: model[name] for name in model if name.endswith("ln_mode_options") and model[name]}
+    if others or (model["d_model"], training.max_updates) != SETTING:
+        raise InputError(f"{folder}: must have width {SETTING[0]}, {SETTING[1]} updates and no ln_mode_options")
     commit = (record.commits or ["unknown"])[-1][:7]
     return Run(model["ln_mode"], model["encoder_layers"], training.lr, training.seed, nll, test_nll, commit)
 

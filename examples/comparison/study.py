@@ -25,6 +25,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
+import residual_hf_cli
 from residual_hf.base.errors import DIVERGED, InputError
 from residual_hf.base.files import RECORD
 from residual_hf.base.modes import import_modes
@@ -41,6 +42,7 @@ from points import Panel, Point, write_points
 
 LEAST = 1.0  # BLEU, below which no score says anything
 FIGURES = {"bleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU", "wer": "WER", "cer": "CER", "nll": "NLL"}
+PROGRAM = str(Path(residual_hf_cli.__file__).with_name("__main__.py"))  # `-m` would take a clone without kernels
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("recipe", type=Path)
@@ -117,7 +119,7 @@ class Run:
             settings = [word for field in self.settings(common) for word in ("--set", field)]
             resume = ["--resume"] if (self.folder / RECORD).exists() else []
             own = [f"--import={path}" for path in imports]
-            command = [sys.executable, "-m", "residual_hf_cli", "train", str(recipe), *resume, *own, *settings]
+            command = [sys.executable, PROGRAM, "train", str(recipe), *resume, *own, *settings]
             done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             if done.returncode == DIVERGED:
                 return None
@@ -240,9 +242,8 @@ def draw(results: Results, folder: Path) -> None:
     seeds = sorted({run.seed for run in results})
     drawn = "a dot is a run" if many else "lines are means, bands the range" if len(seeds) > 1 else "a line is a run"
     caption = f"Commit {', '.join(commits)}. " * bool(commits) + f"Seeds: {', '.join(map(str, seeds))}; {drawn}."
-    lived = {run.mode for run, finished in results.items() if finished is not None}
-    if lost := list(dict.fromkeys(run.mode for run in results if run.mode not in lived)):
-        caption += f" Not drawn, as every run diverged: {', '.join(lost)}."
+    if lost := [run.folder.name for run, finished in results.items() if finished is None]:
+        caption += f" Not drawn, as they diverged: {', '.join(lost)}."
     write_points(folder, "curves", panels, points, caption)
 
 
@@ -280,6 +281,8 @@ def main() -> None:
                 print(f"At the best learning rate:\n\n{table_of_best_rates(results, options.modes, figure)}\n")
     if complete and find_spec("matplotlib") is not None:
         draw(results, options.output_dir)
+    elif complete:
+        print("No curves: pip install 'residual_hf[figures]' draws them.")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,8 @@ def main() -> None:
         caption = f"As {figure.source}, but of {len(scales)} runs of examples/images/train.py."
         print(*write_points(options.output, figure.name, figure.panels, points[figure.name], caption), sep="\n")
     for series, seed, values in scales:
-        print(f"{series}, seed {seed}: mean effective scale of the middle stage {sum(values) / len(values):.2f}")
+        mean = f"{sum(values) / len(values):.2f}" if values else "not defined for this mode"
+        print(f"{series}, seed {seed}: mean effective scale of the middle stage {mean}")
 
 
 if __name__ == "__main__":
