@@ -4,6 +4,7 @@ import resource
 import numpy as np
 import pytest
 import torch
+from sacrebleu import corpus_bleu
 from support.models import OURS
 from support.native_library import needs_kernels
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
@@ -14,14 +15,18 @@ from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import load_checkpoint, save_checkpoint
 from residual_hf.cli import main
 from residual_hf.conversion import export as exporting
+from residual_hf.conversion import exported_model
 from residual_hf.conversion.export import TARGETS, ExportDiffersError, export, targets_of
 from residual_hf.conversion.graphs import Graph
 from residual_hf.conversion.to_onnx import load_onnx
 from residual_hf.conversion.to_torch_export import load_torch_export
 from residual_hf.data.shortlist import Shortlist
+from residual_hf.generation.decode import to_text
+from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.translator import Translator
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.connections import LN_MODES
+from residual_hf.model.length_limits import length_limit
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -180,7 +185,14 @@ def test_int8_states_its_loss(tmp_path, capsys):
     assert "4 of 4 translations identical in float32; int8 loses" in capsys.readouterr().out
     assert main(["export", *arguments, "--reference", str(tmp_path / "text"), "--overwrite"]) == 0
     found = json.loads((tmp_path / "exported" / "export.json").read_text())
-    assert found["dtype"] == "int8" and found["bleu"] >= 0 and "bleu_loss" in found
+    model, tokenizer = load_checkpoint(tmp_path / "model")
+    sources, limit = tokenizer(SENTENCES)["input_ids"], 100
+    limit = length_limit(max(map(len, sources)), 64, DecodingSettings.max_length_a, DecodingSettings.max_length_b)
+    ours = exported_model.translate(model, sources, limit)
+    theirs = TARGETS["ctranslate2"].translate(model, tokenizer, tmp_path / "exported", sources, limit)
+    scores = [corpus_bleu(to_text(tokenizer, each), [SENTENCES]).score for each in (ours, theirs)]
+    assert found["dtype"] == "int8" and found["bleu"] == pytest.approx(scores[1])
+    assert found["bleu_loss"] == pytest.approx(scores[0] - scores[1])
 
 
 def test_a_wrong_export_is_not_written(tmp_path, monkeypatch, capsys):

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import sys
+import tracemalloc
 import zipfile
 from dataclasses import replace
 
@@ -333,6 +334,16 @@ def test_long_texts_of_parquet_files_are_read_a_few_at_a_time(tmp_path, monkeypa
     rows = [{"en": f"{number}" * 40, "de": "b", "image": b"x" * 100, "tags": ["y"] * 50} for number in range(30)]
     monkeypatch.setattr(pair_formats, "LONGEST_LINE", 100)
     assert pair_of(parquet(tmp_path / "a.parquet", rows)) == [(row["en"], "b") for row in rows]
+    monkeypatch.setattr(pair_formats, "LONGEST_LINE", 2**16)
+    languages = {"source_lang": "en", "target_lang": "de"}
+    same = parquet(tmp_path / "b.parquet", [{"en": "x" * 60_000, "de": "b"}] * 1000)  # a small file, of a dictionary
+    tracemalloc.start()
+    assert (
+        sum(len(source) for source, _ in pair_formats.pairs_of_file(CorpusSpec(file=same, **languages))) == 60_000_000
+    )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**23
 
 
 def test_long_names_of_columns_are_compared_in_linear_time(tmp_path):

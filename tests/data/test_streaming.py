@@ -252,7 +252,7 @@ def test_limit_skip_empty_cleaning_and_long_pairs(tmp_path):
     assert stream.dropped["too many tokens"] >= 2
     assert stream.dropped["identical"] == stream.dropped["too many tokens"]
     assert stream.dropped["empty"] == 2 * stream.dropped["identical"]
-    assert "7 8" not in str(first(stream, 5))
+    assert "7, 8" not in str(first(stream, 5))
 
 
 @pytest.mark.parametrize("saved", [True, False], ids=["arrow", "folder"])

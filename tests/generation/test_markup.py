@@ -12,7 +12,14 @@ from residual_hf.documents.literal_text import marked_block, spelled
 from residual_hf.generation import markup
 from residual_hf.generation.generation_settings import DecodingSettings, SearchRequest
 from residual_hf.generation.html_text import BOUNDARIES, DEEPEST, VOID, HTMLText, visible_text
-from residual_hf.generation.markup import Inline, SplitBlocks, paragraph_hypotheses, translate_blocks
+from residual_hf.generation.markup import (
+    LONGEST_SENTENCE,
+    Inline,
+    SplitBlocks,
+    document_for,
+    paragraph_hypotheses,
+    translate_blocks,
+)
 from residual_hf.generation.translator import Hypothesis, Translator
 from residual_hf.model.alignment import AlignedTokens, Alignment, word_spans
 
@@ -409,6 +416,14 @@ def test_nesting_without_end_is_cut():
     found = document(deep, markup=True)
     assert found.join(["dog"]) == "<b>" * DEEPEST + "dog" + "</b>" * DEEPEST
     assert document("<b>" * 5000 + "</i>" * 5000 + "<p>" * 5000, markup=True).sentences == []
+
+
+def test_long_sentences_are_split_for_models_without_positions():
+    tokenizer = tiny_tokenizer()
+    translator = Translator(tiny_model(tokenizer, position_embedding_type="none"), tokenizer)
+    found = document_for(translator, [["Hund " * 300]], SearchRequest())
+    assert len(found.sentences) > 1
+    assert all(len(ids) <= LONGEST_SENTENCE for ids in translator.encode(found.sentences)[0])
 
 
 def test_blocks_of_any_format_are_translated_as_units(monkeypatch):

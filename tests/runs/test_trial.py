@@ -75,7 +75,11 @@ def test_the_search_measures_the_loss_of_training_which_stores_no_logits(tmp_pat
     monkeypatch.setattr(trial.psutil, "virtual_memory", lambda: Memory(2**26))
     model = make_model()
     with_logits = tokens_that_fit(model, [8])
-    assert find_max_tokens(make_recipe(tmp_path), model, [8]) > with_logits
+    found = find_max_tokens(make_recipe(tmp_path), model, [8])
+    assert found > with_logits
+    assert find_max_tokens(make_recipe(tmp_path, r_drop=1.0), model, [8]) == pytest.approx(found / 2, rel=0.1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # processes that share the memory
+    assert find_max_tokens(make_recipe(tmp_path), model, [8]) == pytest.approx(found / 2, rel=0.1)
 
 
 @pytest.mark.parametrize(

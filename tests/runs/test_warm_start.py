@@ -172,6 +172,11 @@ def test_first_token_of_the_decoder_keeps_its_role(tmp_path):
     model = tiny_model(tokenizer, decoder_start_token_id=1)
     built = build_model(recipe_from(tmp_path, tmp_path), tokenizer, Start(model, tokenizer))
     assert built.config.decoder_start_token_id == tokenizer.pad_token_id == 1
+    model = tiny_model(tokenizer, decoder_start_token_id=1, position_counting="all_tokens")
+    other = tiny_tokenizer()
+    other.pad_token, other.bos_token = other.bos_token, other.pad_token
+    built = build_model(recipe_from(tmp_path, tmp_path), other, Start(model, tokenizer))
+    assert built.config.decoder_start_token_id == other.pad_token_id == 0
 
 
 def test_frozen_parameters_do_not_change_and_the_card_names_the_start(tmp_path, base):

@@ -2,6 +2,7 @@
 
 import math
 import re
+from statistics import median
 
 import pytest
 import torch
@@ -70,7 +71,13 @@ def test_series_equal_the_log_of_the_trainer(tmp_path):
     assert series(lines, "grad_norms") == pytest.approx([entry["grad_norm"] for entry in log], rel=1e-5)
     assert sorted(measured(lines)) == [1, 2, 4]
     figures = [entry for entry in trainer.state.log_history if "fp16_headroom" in entry]
-    assert {"encoder_gradient_ratio", "decoder_gradient_ratio", "update_ratio", "loss_score"} <= set(figures[-1])
+    (*_, line), last = measured(lines).values(), figures[-1]
+    for stack in ("encoder", "decoder"):
+        gradients = [row["gradient"] for row in line["sublayers"] if row["stack"] == stack]
+        assert last[f"{stack}_gradient_ratio"] == pytest.approx(min(gradients) / max(gradients), rel=1e-4)
+    assert last["update_ratio"] == pytest.approx(median(row["update_ratio"] for row in line["sublayers"]), rel=1e-4)
+    assert last["fp16_headroom"] == pytest.approx(min(row["fp16_headroom"] for row in line["activations"]), rel=1e-4)
+    assert "loss_score" in last
 
 
 def test_activations_and_update_ratio(tmp_path):
@@ -88,7 +95,7 @@ def test_activations_and_update_ratio(tmp_path):
     for row, expected in zip(line["activations"], ranges, strict=True):
         assert list(row.values())[:4] == list(expected.values())[:4]
         assert list(row.values())[4:] == pytest.approx(list(expected.values())[4:], rel=1e-3)
-    assert line["sublayers"][0]["branch_share"] == pytest.approx(shares[0], rel=0.1)  # others count no padding
+    assert [row["branch_share"] for row in line["sublayers"]] == pytest.approx(shares, rel=0.1)
     for part, row, old in zip(sublayers(model), line["sublayers"], before, strict=True):
         new = torch.cat([p.detach().flatten() for p in part.branch_parameters()])
         old = torch.cat([p.flatten() for p in old])
