@@ -1,4 +1,5 @@
 import json
+import random
 import resource
 
 import numpy as np
@@ -178,20 +179,24 @@ def test_graphs_of_every_mode_translate_like_the_model(target, mode, tmp_path):
 def test_int8_states_its_loss(tmp_path, capsys):
     needs("ctranslate2")
     model = saved(tmp_path / "model", ln_mode="post_ln")
-    (tmp_path / "text").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    dice, words = random.Random(0), " ".join(SENTENCES).split()
+    lines = [" ".join(dice.choices(words, k=8)) for _ in range(20)]  # enough for one that int8 translates otherwise
+    (tmp_path / "text").write_text("\n".join(lines) + "\n", encoding="utf-8")
     arguments = [str(model), "--to", "ctranslate2", "--dtype", "int8", "--verify-with", str(tmp_path / "text")]
     arguments += ["--output-dir", str(tmp_path / "exported")]
     assert main(["export", *arguments]) == 0
-    assert "4 of 4 translations identical in float32; int8 loses" in capsys.readouterr().out
-    assert main(["export", *arguments, "--reference", str(tmp_path / "text"), "--overwrite"]) == 0
-    found = json.loads((tmp_path / "exported" / "export.json").read_text())
+    assert "20 of 20 translations identical in float32; int8 loses" in capsys.readouterr().out
     model, tokenizer = load_checkpoint(tmp_path / "model")
-    sources, limit = tokenizer(SENTENCES)["input_ids"], 100
+    sources = tokenizer(lines)["input_ids"]
     limit = length_limit(max(map(len, sources)), 64, DecodingSettings.max_length_a, DecodingSettings.max_length_b)
     ours = exported_model.translate(model, sources, limit)
+    references = [text.partition(" ")[2] for text in to_text(tokenizer, ours)]
+    (tmp_path / "references").write_text("\n".join(references) + "\n", encoding="utf-8")
+    assert main(["export", *arguments, "--reference", str(tmp_path / "references"), "--overwrite"]) == 0
+    found = json.loads((tmp_path / "exported" / "export.json").read_text())
     theirs = TARGETS["ctranslate2"].translate(model, tokenizer, tmp_path / "exported", sources, limit)
-    scores = [corpus_bleu(to_text(tokenizer, each), [SENTENCES]).score for each in (ours, theirs)]
-    assert found["dtype"] == "int8" and found["bleu"] == pytest.approx(scores[1])
+    scores = [corpus_bleu(to_text(tokenizer, each), [references]).score for each in (ours, theirs)]
+    assert scores[0] != scores[1] and found["dtype"] == "int8" and found["bleu"] == pytest.approx(scores[1])
     assert found["bleu_loss"] == pytest.approx(scores[0] - scores[1])
 
 
