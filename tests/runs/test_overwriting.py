@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.files import content
+from support.files import content, write_metric
 from support.recipes import SMALL, changed, make_recipe
 
 from residual_hf.base.errors import InputError
@@ -73,6 +73,9 @@ def test_inputs_of_a_run_are_not_overwritten(run):
     with pytest.raises(InputError, match=r"run holds the input .*train\.en, which --overwrite would delete"):
         train(changed(recipe, "data", **specs), overwrite=True)
     assert (folder / "train.en").exists()
+    metric = write_metric(folder / "metric.py", '"predictions": text, "references": text', '"metric": 1.0')
+    with pytest.raises(InputError, match=r"run holds the input .*metric\.py, which --overwrite would delete"):
+        train(changed(recipe, "evaluation", metrics=(metric,)), overwrite=True)
 
 
 def test_two_runs_cannot_use_one_folder(run):
