@@ -67,7 +67,7 @@ def run_of(folder: Path) -> Run | None:
     recipe = load_recipe(folder / "recipe.yaml")
     training, model = recipe.training, recipe.model
     others = {name: model[name] for name in model if name.endswith("ln_mode_options") and model[name]}
-    if others or (model["d_model"], training.max_updates) != SETTING:
+    if others or (model.get("d_model"), training.max_updates) != SETTING:
         raise InputError(f"{folder}: must have width {SETTING[0]}, {SETTING[1]} updates and no ln_mode_options")
     commit = (record.commits or ["unknown"])[-1][:7]
     return Run(model["ln_mode"], model["encoder_layers"], training.lr, training.seed, nll, test_nll, commit)

@@ -25,8 +25,6 @@ from .graphs import DECODER, DECODER_WITH_PAST, ENCODER, Graph, trace
 BATCH = 32
 Sentences = list[list[int]]  # token ids
 Model = ResidualForConditionalGeneration | ResidualForCausalLM
-OF_SEARCH = ("is_decoder_only", "pad_token_id", "eos_token_id", "decoder_start_token_id")
-"""Fields of a config that a search over graphs reads."""
 GraphCall = Callable[..., Sequence[Tensor]]  # tensors in the order of the inputs of a graph
 
 
@@ -143,7 +141,7 @@ class GraphTarget(ABC):
     def load(self, folder: Path) -> ExportedModel:
         """Load what `write` has written, also of a mode that is not registered: the graphs have its equation."""
         saved, generation = read_json(folder / "config.json"), GenerationConfig.from_pretrained(folder)
-        config = ResidualConfig(**{name: saved[name] for name in OF_SEARCH if name in saved})
+        config = ResidualConfig(**{name: value for name, value in saved.items() if "ln_mode" not in name})
         encoder = self.load_graph(folder / f"{ENCODER}{self.suffix}") if config.is_encoder_decoder else None
         decoders = (self.load_graph(folder / f"{name}{self.suffix}") for name in (DECODER, DECODER_WITH_PAST))
         return ExportedModel(config, generation, encoder, *decoders)

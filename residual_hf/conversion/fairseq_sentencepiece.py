@@ -55,8 +55,6 @@ def sentencepiece_backend(dictionary: Sequence[str], path: str | Path) -> Tokeni
     """SentencePiece with the ids of a dictionary; pieces that it lacks have ids from `len(dictionary)` on."""
     model = read_sentencepiece(path)
     trainer, pieces = model.trainer_spec, {piece.piece: piece for piece in model.pieces}
-    if not pieces.keys() & set(dictionary[len(SPECIAL_TOKENS) :]):
-        raise InputError(f"{path}: none of its pieces is a token of the dictionary: the model of another dictionary")
     scores = {text: piece.score for text, piece in pieces.items() if piece.type in (Piece.NORMAL, Piece.USER_DEFINED)}
     unknown = min(scores.values()) - UNKNOWN_PENALTY
     last = {token: number for number, token in enumerate(dictionary)}  # the last entry of a repeated token counts

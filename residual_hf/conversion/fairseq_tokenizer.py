@@ -83,6 +83,9 @@ def fairseq_tokenizer(
         sides = [pretokenized_tokenizer(path) for path in (source_dict, target_dict)]
     else:
         merges = read_codes(bpe_codes)
+        tokens = {token.removesuffix(JOINER) for dictionary in dictionaries for token in dictionary}
+        if not any((left + right).removesuffix(END) in tokens for left, right in merges):  # one side may be in words
+            raise InputError("bpe_codes: no merge makes a token of a dictionary: those of another model, or of GPT-2")
         rules = (source_rules, target_rules)
         sides = [wrap_tokenizer(bpe_backend(d, merges, r)) for d, r in zip(dictionaries, rules, strict=True)]
     source, target = sides
@@ -103,8 +106,6 @@ def bpe_backend(
         vocab[token.removesuffix(JOINER) if is_joined else token + END] = number
     taken = set(vocab.values())  # the model has rows for overwritten tokens too, but no text maps to them
     vocab |= {f"{dictionary[i]}\ufdd0{i}{END}": i for i in range(len(dictionary)) if i not in taken}
-    if not any(left + right in vocab for left, right in merges):
-        raise InputError("bpe_codes: no merge makes a token of the dictionary: those of another model, or of GPT-2")
     for left, right in merges:
         for symbol in (left, right, left + right):
             vocab.setdefault(symbol, len(vocab))

@@ -30,7 +30,8 @@ COLUMN = re.compile(
 )
 """Names of the columns of a glossary besides the languages."""
 _UNSPACED = rf"(?:{UNSPACED.pattern})"
-BEGIN, END = rf"(?<!(?<!{_UNSPACED}\p{{M}}*)(?!{_UNSPACED})\w)", rf"(?!(?!{_UNSPACED})\w)"
+BEGIN = rf"(?<!(?!{_UNSPACED}|\p{{M}})\w)(?<!(?<!{_UNSPACED}\p{{M}}*)\p{{M}})"
+END = rf"(?!(?!{_UNSPACED})\w)"
 """Patterns of the begin and the end of a word; letters of scripts without spaces may have marks."""
 LETTERS = regex.compile(rf"(?:(?!{UNSPACED.pattern})[\w\ufffd])*")
 """Letters that a word goes on with, whole or as the first of their bytes."""

@@ -2,7 +2,7 @@
 
 import re
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,12 +96,12 @@ class MarkdownFile(DocumentFile):
             text = _with_short_links(write_marks(form, encode))
             return text.replace("|", "\\|") if "|" in span.context else text
 
-        for form in _forms(block):
+        for form in (block, _plainer(block)):
             for encode in (_respelled(form, span.spelling), _escaped):
                 text = written(form, encode)
                 if self._reads(text, span.context) == _marks(form):
                     return text
-        return written(block, _escaped)
+        return text
 
     def _reads(self, text: str, context: str) -> str:
         """The text and the marks of a text in its context; empty for more or less than one block."""
@@ -131,29 +131,20 @@ def _without_empty(block: Block) -> Block:
     return [each for each in inner if isinstance(each, str) or any(each.pieces) or each.content[0] != each.content[1]]
 
 
-def _forms(block: Block) -> Iterator[Block]:
-    """A block; with `*` for `_`, which is no mark beside letters, as without spaces; with spaces around emphasis."""
-    yield block
-    block = _with_asterisks(block)
-    yield block
-    around, spaced = ["", *block, ""], list[str | Inline](block)
-    for place, piece in enumerate(block):
+def _plainer(block: Block) -> Block:
+    """A block with `*` for `_`, which is no mark beside letters, and with a space between a letter outside of emphasis
+    and a mark inside, without which it would be none. Text without spaces between words has both."""
+    found: Block = []
+    around = ["", *block, ""]
+    for previous, piece, following in zip(around, block, around[2:], strict=False):
         if isinstance(piece, str):
-            before, after = (" " * _is_emphasis(around[place + side]) for side in (0, 2))
-            spaced[place] = before * (piece[:1] != " ") + piece + after * (piece[-1:] != " ")
-    yield spaced
-
-
-def _with_asterisks(block: Block) -> Block:
-    return [
-        piece._replace(
-            content=tuple(part.replace("_", "*") if _is_emphasis(piece) else part for part in piece.content),
-            pieces=_with_asterisks(piece.pieces),
-        )
-        if isinstance(piece, Inline)
-        else piece
-        for piece in block
-    ]
+            begins = _is_emphasis(previous) and not plain_text([previous])[-1:].isalnum() and piece[:1].isalnum()
+            ends = _is_emphasis(following) and not plain_text([following])[:1].isalnum() and piece[-1:].isalnum()
+            found.append(" " * begins + piece + " " * ends)
+        else:
+            content = (part.replace("_", "*") for part in piece.content) if _is_emphasis(piece) else piece.content
+            found.append(piece._replace(content=tuple(content), pieces=_plainer(piece.pieces)))
+    return found
 
 
 def _is_emphasis(piece: str | Inline) -> bool:

@@ -16,7 +16,7 @@ PUNCTUATION = r"[\u3000-\u303f\uff01-\uff0f\uff1a-\uff20]"
 UNSPACED = regex.compile(rf"{letters_of(WITHOUT_SPACES).pattern}|{PUNCTUATION}")
 JOINED = regex.compile(rf"{letters_of('Han+Hiragana+Katakana').pattern}|{PUNCTUATION}")
 """Characters without a space between sentences; Thai, Lao, Khmer, Burmese and Tibetan have one."""
-SENTENCE_END = re.compile(r"[.!?;…]['\"»”’)\]]*\s+|[。！？；।؛؟۔։።]['\"»”’)\]」』）]*\s*")
+SENTENCE_END = re.compile(r"[.!?;…]['\"»”’)\]]*\s+|[。！？；।؛؟۔։።]+['\"»”’)\]」』）]*\s*")
 COMMA = re.compile(r"[、，]")
 NO_LETTERS = ".!?…'\"()[]«»“”‘’"
 """Marks that are between letters in all scripts."""

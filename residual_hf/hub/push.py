@@ -223,19 +223,24 @@ def _find_card(folder: Path, model: Path, repo_id: str) -> Path:
 def loading_from(repo_id: str, readme: Path, revision: str | None = None) -> str:
     """A card whose code loads the model from the Hub, or a branch, not by the name in its metadata, a folder's."""
     card = readme.read_text(encoding="utf-8")
-    if name := ModelCard(card).data.get("model_name"):
-        place, branch = repo_id, ""
-        if revision is not None:  # which residual_hf does not take
-            place, branch = revision, f", revision={literal(revision)}"
-            card = card.replace("## How to use\n", f"{DOWNLOAD.format(repo_id=repo_id, revision=revision)}\n", 1)
-        card = card.replace(
-            f"Translator.from_pretrained({literal(name)}", f"Translator.from_pretrained({literal(place)}"
-        )
-        for call in ("from_pretrained(", "model="):
-            card = card.replace(call + literal(name), call + literal(repo_id) + branch)
-        for verb in ("evaluate", "transcribe"):
-            card = card.replace(f"residual-hf {verb} {name}", f"residual-hf {verb} {place}")
-    return card
+    name = ModelCard(card).data.get("model_name")
+    if not name:
+        return card
+    revision = None if revision == "main" else revision
+    place, branch = revision or repo_id, f", revision={literal(revision)}" if revision else ""
+
+    def load(match: re.Match[str]) -> str:
+        own = literal(place) if match[1] else literal(repo_id) + branch  # residual_hf takes no revision
+        return f"{match[1] or ''}{match[2]}{own}"
+
+    card = re.sub(rf"(Translator\.)?(from_pretrained\(|model=){re.escape(literal(name))}", load, card)
+    for verb in ("evaluate", "transcribe"):
+        card = card.replace(f"residual-hf {verb} {name}", f"residual-hf {verb} {place}")
+    return (
+        card.replace("## How to use\n", f"{DOWNLOAD.format(repo_id=repo_id, revision=revision)}\n", 1)
+        if revision
+        else card
+    )
 
 
 def _read_card(path: Path) -> ModelCard:

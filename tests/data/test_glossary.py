@@ -128,6 +128,8 @@ def test_the_file_is_read_or_refused_by_line(tmp_path):
         ("Windows 10", "Windows 1099", False),
         ("เซิร์ฟเวอร์", "เชื่อมต่อที่เซิร์ฟเวอร์ของเรา", True),
         ("cat", "concat", False),
+        ("PI", "使用API接口", False),
+        ("at", "ใช้cat", False),
         ("ak", "éak", False),
     ],
 )

@@ -103,6 +103,21 @@ def test_what_is_no_mark_is_escaped_only_where_it_would_be_one(tmp_path, source,
     assert shown.strip() == translation.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+def test_emphasis_within_links_and_emphasis_is_emphasis(tmp_path):
+    (tmp_path / "a.md").write_text("a [**b:** c](u) _e **f:** g_ d\n")
+    document = read_document(tmp_path / "a.md")
+    texts = iter(["甲", "乙：", "丙", "丁", "戊", "己：", "庚", "辛"])
+
+    def translated(block):
+        return [
+            next(texts) if isinstance(piece, str) else piece._replace(pieces=translated(piece.pieces))
+            for piece in block
+        ]
+
+    document.write(tmp_path / "b.md", [translated(block) for block in document.blocks])
+    assert (tmp_path / "b.md").read_text() == "甲[**乙：** 丙](u)丁*戊**己：** 庚*辛\n"
+
+
 @pytest.mark.parametrize(
     ("source", "translation", "written"),
     [

@@ -13,6 +13,7 @@ def test_a_text_is_split_at_the_ends_of_sentences_then_at_spaces_then_anywhere()
     assert split("यह है। यह नहीं।", 9) == [("यह है।", " "), ("यह नहीं।", "")]
     assert split("「はい。」と言った。「では」", 10) == [("「はい。」", ""), ("と言った。「では」", "")]
     assert split("提供するサービス、及びその他", 9) == [("提供するサービス、", ""), ("及びその他", "")]
+    assert split("सच है।। सच", 8) == [("सच है।।", " "), ("सच", "")]
     assert split("abcdef", 3) == [("abc", ""), ("def", "")]
 
 

@@ -214,6 +214,9 @@ def test_a_model_without_records_gets_a_card_that_says_where_it_is_from(tmp_path
     branch = push.loading_from("somebody/a", folder / "README.md", "deep")
     assert 'model="somebody/a", revision="deep"' in branch and 'Tokenizer.from_pretrained("somebody/a", rev' in branch
     assert "hf download somebody/a --revision deep --local-dir deep" in branch
+    assert push.loading_from("somebody/a", folder / "README.md", "main") == uploaded
+    same = push.loading_from("somebody/a", folder / "README.md", "my [model]")
+    assert 'Translator.from_pretrained("my [model]")' in same
     assert 'Translator.from_pretrained("deep")' in branch and "residual-hf transcribe deep a.wav" in branch
 
 

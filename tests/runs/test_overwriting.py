@@ -73,6 +73,8 @@ def test_inputs_of_a_run_are_not_overwritten(run):
     with pytest.raises(InputError, match=r"run holds the input .*train\.en, which --overwrite would delete"):
         train(changed(recipe, "data", **specs), overwrite=True)
     assert (folder / "train.en").exists()
+    for path in inside.values():
+        shutil.move(path, folder.parent)
     metric = write_metric(folder / "metric.py", '"predictions": text, "references": text', '"metric": 1.0')
     with pytest.raises(InputError, match=r"run holds the input .*metric\.py, which --overwrite would delete"):
         train(changed(recipe, "evaluation", metrics=(metric,)), overwrite=True)

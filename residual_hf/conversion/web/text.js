@@ -165,7 +165,7 @@ export class Texts {
       const spans = this.#spans(translation); // a word may end within a tag or a placeholder
       const ends = words.map((word) => word.index + word[0].length).filter((end) => !spans.some(([a, b]) => a < end && end < b));
       let [place = 0] = ends.sort((a, b) => Math.abs(a - wanted) - Math.abs(b - wanted));
-      while (/^\p{M}/u.test(translation.slice(place))) place++; // the vowel of its last letter
+      place += /^\p{M}*/u.exec(translation.slice(place))[0].length; // the vowel of its last letter
       const replaces = fresh === " " && translation[place] === " ";
       found.push([place, place + replaces, (taken.trim() === taken ? "" : " ") + taken.trim()]);
     }
