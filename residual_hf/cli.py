@@ -7,6 +7,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -82,7 +83,8 @@ def run_verb(options: argparse.Namespace) -> int:
 
 def discard_output() -> None:
     """Let the rest of standard output go nowhere: Python would try once more to write it at the end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(io.UnsupportedOperation):  # of a program that has put something else in its place
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def with_option(message: str, arguments: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ from residual_hf.data.pipeline import read_corpora
 from residual_hf.evaluation.translation_metric import compute_metrics_for, load_metric
 from residual_hf.generation.transcription import transcribe
 from residual_hf.model.options import from_mapping
+from residual_hf.records.run_record import RunRecord
 from residual_hf.runs.preparation import prepare_data
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import train
@@ -89,6 +90,7 @@ def test_resumed_run_is_the_same(run, manifest, tmp_path):
     shutil.copytree(folder, again)
     shutil.rmtree(again / "checkpoints" / "checkpoint-120")
     shutil.rmtree(again / "model")
+    RunRecord.update(again, finished=None)
     resumed = train(from_mapping(Recipe, values(manifest, output_dir=str(again))), resume=True)
     assert resumed["test"]["wer"] == metrics["test"]["wer"]
     assert same_weights(folder / "model" / "model.safetensors", again / "model" / "model.safetensors")
