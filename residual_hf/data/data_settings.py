@@ -268,6 +268,8 @@ class TokenizerSettings(InputSettings):
     def check(self) -> None:
         self.require(self.path or self.kind != "pretokenized", "path", "a fairseq dictionary for kind 'pretokenized'")
         self.require(self.min_frequency is None or self.kind != "unigram", "min_frequency", "null for kind 'unigram'")
+        longest = self.max_token_length or 1
+        self.require(longest <= 512 or self.kind != "unigram", "max_token_length", "<= 512 for kind 'unigram'")
         covered = self.character_coverage == 1 or self.kind != "byte_bpe"
         self.require(covered, "character_coverage", "1 for kind 'byte_bpe', which covers all characters")
 

@@ -186,14 +186,19 @@ def encode_training(
     pairs = [training_pairs(corpus, data.bidirectional, data.language_tags, edits) for corpus in corpora]
     resegment = resegmenters(tokenizer, data.subword_regularization)
     whole = encode_corpus(concatenate(pairs, "train"), tokenizer, resegment, name="train", seed=seed, **options)
-    encoded = mix(whole, [len(corpus) for corpus in pairs], data, seed)
-    kept = encoded.drop_long(longest)
-    if not len(kept):
-        raise InputError(f"data.max_length, training.max_tokens: no pair has at most {longest} tokens on both sides")
-    if dropped := len(encoded) - len(kept):
-        level = logging.WARNING if dropped > len(kept) else logging.INFO
-        logger.log(level, "dropped %d of %d training pairs, longer than %d tokens", dropped, len(encoded), longest)
-    return kept
+    fits = np.maximum(whole.source_lengths, whole.target_lengths) <= longest
+    ends = np.cumsum([len(corpus) for corpus in pairs])
+    sizes = [int(part.sum()) for part in np.split(fits, ends[:-1])]
+    mixed = data.temperature != 1 or data.weights
+    if not all(sizes) if mixed else not any(sizes):
+        where = pairs[sizes.index(0)].name if mixed else "the training text"
+        raise InputError(
+            f"data.max_length, training.max_tokens: no pair of {where} has at most {longest} tokens on both sides"
+        )
+    if dropped := len(whole) - sum(sizes):
+        level = logging.WARNING if dropped > sum(sizes) else logging.INFO
+        logger.log(level, "dropped %d of %d training pairs, longer than %d tokens", dropped, len(whole), longest)
+    return mix(whole.drop_long(longest), sizes, data, seed)
 
 
 def pair_encoder(

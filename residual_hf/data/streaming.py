@@ -200,15 +200,19 @@ class StreamedBatches(IterableDataset):
         for name, reader, share in zip(names, readers, shares, strict=True):
             corpus = replace(ParallelCorpus.empty(reader.spec), name=name)
             first, passes, reason_to_drop = reader.cursor.passes, None, None
+            kept_in = first
             while share > 0 and not (self._block_is_pass and reader.cursor.passes > first):
                 check()
                 if self.data.cleaning is not None and passes != reader.cursor.passes:
                     passes, reason_to_drop = reader.cursor.passes, pair_filter(self.data.cleaning)
                 chunk = corpus.with_pairs(reader.take(int(min(CHUNK, share))))
-                share -= len(chunk)
                 if reason_to_drop is not None:
                     chunk, report = clean_corpus(chunk, reason_to_drop)
                     self.dropped.update(report.dropped)
+                share -= len(chunk)
+                kept_in = reader.cursor.passes if len(chunk) else kept_in
+                if reader.cursor.passes > kept_in + 1:  # nothing is left of a whole pass
+                    break
                 chunk = with_capitals(chunk, self.data, self.seed)
                 yield training_pairs(chunk, self.data.bidirectional, self.data.language_tags, self._edited)
             self.dropped["empty"] += reader.skipped_empty

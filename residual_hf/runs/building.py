@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.processes import this_process
-from residual_hf.data.language_names import adds_codes, begins_with_code, codes_of, target_code
+from residual_hf.data.language_names import adds_codes, begins_with_code, codes_of, target_code, variants
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -68,7 +68,8 @@ def load_start_of(recipe: Recipe) -> Start | None:
     start = load_start(recipe.starts_from, recipe.model_fields, recipe.chosen_task.model)
     config = start.model.config
     trained, wanted = (config.source_lang, config.target_lang), (recipe.source_lang, recipe.target_lang)
-    if all(trained) and all(wanted) and trained != wanted:
+    sides = zip(trained, wanted, strict=True)
+    if all(trained) and all(wanted) and not all(variants(str(language), [str(known)]) for known, language in sides):
         message = "model.from: %s translates from %s to %s, the recipe is from %s to %s"
         logger.warning(message, recipe.starts_from, *trained, *wanted)
     return start

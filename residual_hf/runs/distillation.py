@@ -110,7 +110,7 @@ def distill(
         weight = spec.weight and spec.weight / (1 + both)  # that of one direction
         files = {"source": str(source), "target": str(target), "weight": weight}
         corpora.append({**files, "source_lang": corpus.source_lang, "target_lang": corpus.target_lang})
-    values["data"] |= {"train": corpora, "bidirectional": False, "stream": False}
+    values["data"] |= {"train": corpora, "bidirectional": False}
     for split, read in held_out.items():
         both_ways = []
         for number, (spec, corpus) in enumerate(zip(getattr(recipe.data, split) or (), read, strict=True), start=1):
@@ -127,7 +127,7 @@ def distill(
     values["output_dir"] = str(folder / "student")
     if tokenizer is not None and not segmented:
         try:
-            given_tokenizer(tokenizer, recipe.tokenizer.kind)
+            given_tokenizer(tokenizer, recipe.tokenizer.kind, recipe.data)
             values["tokenizer"] |= {"path": str(tokenizer)}
         except InputError as error:
             logger.warning("the student gets a tokenizer of its own: %s", error)

@@ -11,7 +11,8 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import DataSettings
-from residual_hf.data.language_names import adds_codes, set_languages
+from residual_hf.data.language_names import adds_codes, set_languages, variants
+from residual_hf.model.translation_inputs import language_tags
 from residual_hf.records.run_folder import read_recipe
 
 from .warm_start import Start, load_start
@@ -100,7 +101,9 @@ def propose(name: str, languages: tuple[str, str], data: DataSettings, sample: P
     lora = BYTES * total > memory() / 2
     most_is_tables = tokenizer is not None and 2 * sum(tables.values()) > total
     lr = next((rate for width, rate in RATES.items() if config.d_model < width), RATE_OF_WIDE)
-    if tokenizer is not None and (config.target_lang in (None, languages[1])):
+    tags = language_tags(start.tokenizer)
+    known = [config.target_lang] if config.target_lang else [*tags] or [languages[1]]
+    if tokenizer is not None and (languages[1] is None or variants(languages[1], known)):
         lr *= KNOWN_LANGUAGES
     freeze = ("*embed_tokens*",) if most_is_tables and not lora and adds_codes(tokenizer) else ()
     return FineTuning(name, start, tokenizer, lora, freeze, lr * ADAPTERS if lora else lr)

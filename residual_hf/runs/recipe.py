@@ -35,6 +35,8 @@ ELSEWHERE = {
 }
 """Names of other programs for fields of `model`, where the field of the closest name is another."""
 
+COMET = "comet:"  # before the model of a metric
+
 
 @dataclass(frozen=True)
 class Recipe(InputSettings):
@@ -189,7 +191,7 @@ class Recipe(InputSettings):
     def input_paths(self) -> list[Path]:
         """The files and folders that the run reads."""
         named = [self.tokenizer.path, self.training.deepspeed, self.starts_from, self.data.glossary]
-        named += [name.removeprefix("comet:") for name in self.evaluation.metrics]
+        named += [name.removeprefix(COMET) for name in self.evaluation.metrics]
         for spec in self.data.corpora:
             named += [*spec.files, spec.raw_target, spec.dataset, spec.audio_folder]
         return [path for name in named if name is not None and (path := expanded(name)).exists()]
@@ -292,6 +294,9 @@ def placed_in(folder: Path, values: Any, hint: Any, name: str = "") -> Any:
         section = next(filter(dataclasses.is_dataclass, types), None)
         hints = {"from": Path} if section is None else get_type_hints(section)
         return {key: placed_in(folder, value, hints.get(key), key) for key, value in values.items()}
+    if name == "metrics" and isinstance(values, str):
+        kind, file = values[: len(COMET)] * values.startswith(COMET), values.removeprefix(COMET)
+        return f"{kind}{folder / file}" if (folder / file).is_file() else values
     if Path in types and isinstance(values, str):
         path = folder / expanded(values)
         return str(path) if name not in ("dataset", "path", "from") or path.exists() else values

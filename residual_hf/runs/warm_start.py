@@ -2,11 +2,13 @@
 
 import copy
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers
 from transformers import PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError, input_errors
@@ -23,6 +25,8 @@ from residual_hf.model.translation_inputs import languages_of
 from .recipe import checked_config
 
 logger = logging.getLogger(__name__)
+
+BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 MODES = tuple(f"{stack}ln_mode{kind}" for stack in ("", "encoder_", "decoder_") for kind in ("", "_options"))
 RATES = tuple(f.name for f in fields(ResidualConfig) if f.metadata.get("may_change"))
@@ -160,19 +164,26 @@ def vocabulary(tokenizer: Any, side: str) -> tuple[Any, dict[str, int]]:
 
 def _pieces(old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, side: str) -> dict[int, list[int]]:
     """For the id of each token of a new vocabulary, its ids in the old one; empty if it is unknown."""
-    (backend, known), (_, tokens) = vocabulary(old, side), vocabulary(new, side)
+    (backend, known), (own, tokens) = vocabulary(old, side), vocabulary(new, side)
     special = {
         getattr(new, name): getattr(old, f"{name}_id")
         for name in ("bos_token", "pad_token", "eos_token", "unk_token")
         if getattr(new, name) is not None and getattr(old, name) is not None
     }
-    known = known | special
-    unknown = old.unk_token_id
+    unknown, added = old.unk_token_id, new.get_added_vocab()
+    is_respelled = backend is not None and alphabet(backend) != alphabet(own)
 
     def divide(token: str) -> list[int]:
+        if token in special:
+            return [special[token]]
+        if token not in added and is_respelled:
+            text = text_of(token, alphabet(own))
+            if "\ufffd" in text or BYTE.fullmatch(token):  # a part of a character
+                return []
+            token = as_token(text, alphabet(backend))
         if token in known:
             return [known[token]]
-        if token in new.get_added_vocab():
+        if token in added:
             return []
         if backend is None:
             raise InputError(
@@ -182,3 +193,24 @@ def _pieces(old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, side: st
         return [] if unknown in found else found
 
     return {row: divide(token) for token, row in tokens.items()}
+
+
+def alphabet(backend: Tokenizer) -> str:
+    """How tokens are spelled: `"bytes"` as symbols, words that begin with `"▁"`, or `"words"` as they are."""
+    steps = f"{backend.pre_tokenizer} {backend.decoder}"
+    return "bytes" if "ByteLevel" in steps else "▁" if "Metaspace" in steps else "words"
+
+
+def text_of(token: str, spelling: str) -> str:
+    """The text of a token, with a space before the begin of a word."""
+    if spelling == "bytes":
+        return str(decoders.ByteLevel().decode([token]))
+    return token.replace("▁", " ") if spelling == "▁" else f" {token.removesuffix('@@').removesuffix('</w>')}"
+
+
+def as_token(text: str, spelling: str) -> str:
+    """The token with a text; that of a word without its begin if the spelling does not mark it."""
+    if spelling == "bytes":
+        symbols = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
+        return "".join(symbol for symbol, _ in symbols)
+    return text.replace(" ", "▁") if spelling == "▁" else text.strip()

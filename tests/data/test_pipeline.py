@@ -50,6 +50,23 @@ def test_the_splits_become_ids_and_the_tokenizer_is_saved(tmp_path, corpora):
     assert again.tokenizer.get_vocab() == data.tokenizer.get_vocab()
 
 
+def test_weights_are_shares_of_the_pairs_that_fit(tmp_path, corpora):
+    lines = {"short": ["a dog"] * 40, "long": ["a cat", "a cat" + " sees" * 30] * 20}
+    specs = []
+    for name, text in lines.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in text))
+        specs.append({"source": str(tmp_path / name), "target": str(tmp_path / name), "weight": 1})
+    specs = [spec | {"source_lang": "en", "target_lang": "de"} for spec in specs]
+    corpora = {"train": specs, "valid": {**specs[0], "weight": None}}
+    data = prepared(tmp_path, corpora, max_length=9)
+    rows = (data.encoded["train"][number]["input_ids"] for number in range(len(data.encoded["train"])))
+    texts = [data.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+    assert len(texts) == 60 and texts.count("a cat") == texts.count("a dog") == 30
+    specs[1]["source"] = specs[1]["target"] = specs[0]["source"]
+    with pytest.raises(InputError, match="no pair of .*short.* has at most 1 tokens on both sides"):
+        prepared(tmp_path / "none", corpora, max_length=1)
+
+
 def test_a_warning_if_most_pairs_are_too_long(tmp_path, corpora, caplog):
     with caplog.at_level("INFO"):
         prepared(tmp_path / "some", corpora, max_length=9)

@@ -200,6 +200,14 @@ def test_cleaning_keeps_the_share_of_a_corpus_that_is_read_several_times_in_a_bl
     specs = [write(tmp_path, "a", numbered(1000, 400), weight=1), write(tmp_path, "b", numbered(2000, 20), weight=1)]
     seen = numbers(first(stream_of(specs, shuffle_buffer=200, cleaning=CleaningSettings(duplicates="pair")), 30))
     assert sum(n >= 2000 for n in seen) / len(seen) == pytest.approx(0.5, abs=0.1)
+    long = [(f"{n}" + " 7" * 19 * (n % 4 > 0), "8") for n in range(3000, 3400)]  # of which a fourth is kept
+    gone = [(f"{n}" + " 7" * 19, "8") for n in range(4000, 4100)]
+    specs = [
+        write(tmp_path, name, pairs, weight=1)
+        for name, pairs in zip("cde", (long, numbered(0, 400), gone), strict=True)
+    ]
+    seen = numbers(first(stream_of(specs, shuffle_buffer=200, cleaning=CleaningSettings(max_words=9)), 30))
+    assert sum(n >= 3000 for n in seen) / len(seen) == pytest.approx(0.5, abs=0.1)
 
 
 def test_both_directions_are_cleaned_before_they_are_reversed_and_tagged(tmp_path):

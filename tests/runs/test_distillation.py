@@ -64,7 +64,7 @@ def test_scores_select_the_checkpoint_of_a_student(tmp_path, recipe, teacher, me
 def test_a_student_has_a_tokenizer_of_its_own_where_it_cannot_use_that_of_the_teacher(
     tmp_path, recipe, teacher, caplog, monkeypatch
 ):
-    def refuse(path, kind):
+    def refuse(path, kind, data):
         raise InputError("adds codes of languages")  # as that of mBART
 
     monkeypatch.setattr("residual_hf.runs.distillation.given_tokenizer", refuse)
@@ -79,6 +79,11 @@ def test_a_recipe_made_in_python_has_paths(tmp_path, recipe, teacher):
     data = replace(recipe.data, train=(recipe.data.train[0], replace(synthetic, **files)))
     student = load_recipe(distill(replace(recipe, data=data), lambda: teacher, tmp_path / "distilled"))
     assert student.data.train[0] == synthetic
+
+
+def test_a_student_reads_as_its_recipe_does(tmp_path, recipe, teacher):
+    recipe = replace(recipe, data=replace(recipe.data, stream=True))
+    assert load_recipe(distill(recipe, lambda: teacher, tmp_path / "distilled")).data.stream
 
 
 def test_the_recipe_of_a_student_can_be_used_from_any_folder(tmp_path, recipe, teacher, monkeypatch):

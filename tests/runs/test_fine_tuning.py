@@ -6,13 +6,13 @@ import pytest
 import yaml
 from support.first_recipe import write_first_recipe
 from support.foreign_models import foreign_model
-from support.tiny_translator import tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.data_settings import TokenizerSettings
+from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.runs import fine_tuning, first_recipe
@@ -50,6 +50,18 @@ def test_a_model_of_these_languages_keeps_its_vocabulary_and_learns_slowly(base,
     base = str(Path("base").resolve())  # the folder of the recipe can be moved
     assert recipe.model == {"from": base, "dropout": 0.1} and recipe.tokenizer.path == base
     assert train(recipe)["updates"] == 2
+
+
+def test_codes_and_tags_say_whether_a_model_knows_the_language(base):
+    rates = []
+    for name, fields in {"iso": {"source_lang": "eng", "target_lang": "deu"}, "tags": {}}.items():
+        tokenizer = tiny_tokenizer(*["<2fr>", "<2es>"][: 2 * (name == "tags")])
+        save_checkpoint(tiny_model(tokenizer, **fields), tokenizer, base / name)
+        specs = (CorpusSpec(source="corpus.en", target="corpus.de"),)
+        texts = ParallelCorpus(SENTENCES, SENTENCES, "train")
+        data = DataSettings(train=specs, valid=specs)
+        rates.append(fine_tuning.propose(str(base / name), ("en", "de"), data, texts, tokenizer).lr)
+    assert rates == [2e-4, 1e-3]
 
 
 def test_a_start_that_is_no_model_is_refused_before_the_corpus_is_split(base, monkeypatch):

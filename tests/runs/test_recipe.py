@@ -92,9 +92,12 @@ def test_paths_from_the_folder_of_the_recipe(tmp_path, monkeypatch):
         data={"train": corpora, "valid": {"file": "../v.tmx"}},
         tokenizer={"path": "tok"},
         model={"from": "somebody/model"},
+        evaluation={"metrics": ["own.py", "comet:c.ckpt", "wer"]},
     )
     folder = tmp_path / "moved"
     (folder / "local").mkdir(parents=True)
+    for name in ("own.py", "c.ckpt"):
+        (folder / name).touch()
     path = write(folder, values)
     for given in (path, path.relative_to(tmp_path)):
         recipe, start = load_recipe(given, {"output_dir": "here"}), given.parent
@@ -103,6 +106,7 @@ def test_paths_from_the_folder_of_the_recipe(tmp_path, monkeypatch):
         assert (second.dataset, second.raw_target, third.dataset) == (str(start / "local"), str(start / "r"), "a/hub")
         assert (valid.file, recipe.output_dir) == (str(start / "../v.tmx"), "here")
         assert (recipe.tokenizer.path, recipe.starts_from) == ("tok", "somebody/model")
+        assert recipe.evaluation.metrics == (str(start / "own.py"), f"comet:{start / 'c.ckpt'}", "wer")
         assert recipe.paths_from == "working_directory"
     with pytest.raises(InputError, match="paths_from: 'recipe' given, must be working_directory unless in a file"):
         load_recipe(path, {"paths_from": "recipe"})

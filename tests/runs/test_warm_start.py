@@ -12,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.data.data_settings import TokenizerSettings
+from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
@@ -19,7 +20,7 @@ from residual_hf.model.options import from_mapping
 from residual_hf.runs.building import build_model, check_training, load_start_of
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import train
-from residual_hf.runs.warm_start import Start, load_start
+from residual_hf.runs.warm_start import Start, _pieces, load_start
 
 ADAPTIVE = {"is_decoder_only": True, "adaptive_cutoffs": [40], "d_model": 16, "decoder_layers": 1}
 
@@ -148,6 +149,25 @@ def test_known_tokens_keep_their_embeddings_and_new_ones_get_the_mean_of_their_p
     parts = [piece.id for piece in start.tokenizer.backend_tokenizer.model.tokenize(merged)]
     assert len(parts) > 1
     torch.testing.assert_close(after[new[merged]], before[parts].mean(0))
+
+
+@pytest.mark.parametrize(("old", "new"), [("byte_bpe", "bpe"), ("bpe", "byte_bpe"), ("words", "bpe")])
+def test_words_keep_their_embeddings_if_tokens_are_spelled_otherwise(tmp_path, old, new):
+    lines = ["the bear sees a big bear", "Ünder working works the see"] * 50
+
+    def made(kind):
+        if kind == "words":
+            (tmp_path / "dict.txt").write_text("the 9\nbear 8\nbig 7\nsees 6\nÜnder 5\n")
+            return pretokenized_tokenizer(tmp_path / "dict.txt")
+        return train_tokenizer(lines, TokenizerSettings(kind=kind, vocab_size=330), model_max_length=64)
+
+    before, after = made(old), made(new)
+    found = _pieces(before, after, "target")
+    spelled = {"byte_bpe": "Ġ{}", "bpe": "▁{}", "words": "{}"}
+    known, tokens = before.get_vocab(), after.get_vocab()
+    for word in ("bear", "the"):
+        assert found[tokens[spelled[new].format(word)]] == [known[spelled[old].format(word)]]
+    assert found[after.pad_token_id] == [before.pad_token_id]
 
 
 def test_separate_tables_are_filled_from_a_joint_one(tmp_path, base):
