@@ -2,10 +2,10 @@
 
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import grimp
+import networkx
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -24,7 +24,7 @@ def render(page: str) -> str:
 
 def picture() -> str:
     """A Mermaid graph: a row for each layer, an arrow for each import that no other path of arrows implies."""
-    rows, imports = layers(), folder_imports()
+    rows, imports = layers(), networkx.transitive_reduction(networkx.DiGraph(folder_imports()))
     lines = ["```mermaid", "flowchart TD"]
     for number, row in enumerate(rows):
         lines += [
@@ -33,7 +33,7 @@ def picture() -> str:
             *(f"        {name}" for name in row),
             "    end",
         ]
-    lines += [f"    {above} --> {below}" for row in rows for above in row for below in sorted(direct(above, imports))]
+    lines += [f"    {above} --> {below}" for row in rows for above in row for below in sorted(imports[above])]
     return "\n".join([*lines, "```", ""])
 
 
@@ -54,23 +54,6 @@ def folder_imports() -> dict[str, set[str]]:
             above, below = (name.split(".")[1] if "." in name else name for name in (module, imported))
             if above != below and above in found and below in found:
                 found[above].add(below)
-    return found
-
-
-def direct(name: str, imports: Mapping[str, set[str]]) -> set[str]:
-    """What `name` imports, without what it reaches through another of them."""
-    through = {further for one in imports[name] for further in reached(one, imports)}
-    return imports[name] - through
-
-
-def reached(name: str, imports: Mapping[str, set[str]]) -> set[str]:
-    """Everything that `name` imports, also through others."""
-    found: set[str] = set()
-    todo = [name]
-    while todo:
-        new = imports[todo.pop()] - found
-        found |= new
-        todo += new
     return found
 
 

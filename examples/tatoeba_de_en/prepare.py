@@ -12,6 +12,8 @@ import random
 from collections import defaultdict
 from pathlib import Path
 
+from networkx.utils import UnionFind
+
 from residual_hf.data.text_files import iter_lines
 
 Pair = tuple[str, str]
@@ -25,24 +27,16 @@ def read_pairs(path: Path) -> list[Pair]:
 
 def linked_groups(pairs: list[Pair]) -> list[list[Pair]]:
     """The pairs in groups of which no two share a sentence, case and spaces aside."""
-    parents: dict[tuple[str, str], tuple[str, str]] = {}
-
-    def root(node: tuple[str, str]) -> tuple[str, str]:
-        parents.setdefault(node, node)
-        while parents[node] != node:
-            parents[node] = parents[parents[node]]
-            node = parents[node]
-        return node
+    linked: UnionFind = UnionFind()
 
     def nodes(pair: Pair) -> list[tuple[str, str]]:
         return [(side, "".join(text.lower().split())) for side, text in zip(("de", "en"), pair, strict=True)]
 
     for pair in pairs:
-        german, english = map(root, nodes(pair))
-        parents[german] = english
+        linked.union(*nodes(pair))
     groups = defaultdict(list)
     for pair in pairs:
-        groups[root(nodes(pair)[0])].append(pair)
+        groups[linked[nodes(pair)[0]]].append(pair)
     return list(groups.values())
 
 

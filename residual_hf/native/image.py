@@ -1,7 +1,6 @@
 """Structures of the kernels, and the tensors that they point to, as they lie in the memory of WebAssembly."""
 
 import hashlib
-import re
 import struct
 from collections.abc import Sequence
 from ctypes import Array, Structure, c_void_p
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .structures import STRUCTURES
+from .structures import STRUCTURES, declared
 
 KERNELS = Path(__file__).with_name("kernels.wasm")
 """The library that `setup.py` builds where it finds `ziglang`."""
@@ -20,7 +19,6 @@ PANEL_WIDTH = 16
 TABLES = ("tokens", "positions")
 """Fields of `Stack` whose values are stored in float16, half of their size; JavaScript widens them."""
 BYTES = {"int64_t": 8, "uint64_t": 8, "double": 8}
-DECLARATION = re.compile(r"(?:const )?(\w+) ([^;]+);")
 
 
 class Image:
@@ -107,16 +105,14 @@ def layout(name: str) -> dict[str, Any]:
     """Size and fields of a structure in WebAssembly, whose addresses have 32 bits: place and type of each field."""
     place, widest = 0, 4
     fields: dict[str, tuple[int, str]] = {}
-    for kind, variables in DECLARATION.findall(STRUCTURES[name]):
-        for variable in variables.replace("const", "").split(","):
-            (field, *length), is_address = re.findall(r"\w+", variable), "*" in variable
-            inner = layout(kind) if kind in STRUCTURES and not is_address else None
-            size = inner["size"] if inner else 4 if is_address else BYTES.get(kind, 4)
-            align = inner["align"] if inner else size
-            place += -place % align
-            if inner:
-                fields |= {f"{field}.{key}": (place + at, of) for key, (at, of) in inner["fields"].items()}
-            else:
-                fields[field] = place, "address" if is_address else kind
-            place, widest = place + size * int(*length or "1"), max(widest, align)
+    for field, kind, stars, length in declared(name):
+        inner = layout(kind) if kind in STRUCTURES and not stars else None
+        size = inner["size"] if inner else 4 if stars else BYTES.get(kind, 4)
+        align = inner["align"] if inner else size
+        place += -place % align
+        if inner:
+            fields |= {f"{field}.{key}": (place + at, of) for key, (at, of) in inner["fields"].items()}
+        else:
+            fields[field] = place, "address" if stars else kind
+        place, widest = place + size * (length or 1), max(widest, align)
     return {"size": place + -place % widest, "align": widest, "fields": fields}

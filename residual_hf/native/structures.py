@@ -3,6 +3,7 @@
 import ctypes
 import re
 import zlib
+from collections.abc import Iterator
 from ctypes import CDLL, POINTER, Structure, c_void_p
 from pathlib import Path
 from typing import Any
@@ -29,19 +30,22 @@ def ctype(kind: str, stars: int) -> Any:
     return POINTER(TYPES[kind]) if kind in STRUCTURES else c_void_p
 
 
-def fields_of(declarations: str) -> list[tuple[str, Any]]:
-    """The fields of a structure, from what is between its braces."""
-    declared = []
-    for kind, variables in re.findall(r"(?:const )?(\w+) ([^;]+);", declarations):
+def declared(structure: str) -> Iterator[tuple[str, str, int, int | None]]:
+    """Name, type, number of stars and length, if it is an array, of each field of a structure."""
+    for kind, variables in re.findall(r"(?:const )?(\w+) ([^;]+);", STRUCTURES[structure]):
         for variable in variables.replace("const", "").split(","):
             name, *length = re.findall(r"\w+", variable)
-            own = ctype(kind, variable.count("*"))
-            declared.append((name, own * int(length[0]) if length else own))
-    return declared
+            yield name, kind, variable.count("*"), int(length[0]) if length else None
 
 
-for _name, _body in STRUCTURES.items():
-    TYPES[_name] = type(_name, (Structure,), {"_fields_": fields_of(_body)})
+def fields_of(structure: str) -> list[tuple[str, Any]]:
+    """The fields of a structure with their types."""
+    found = ((name, ctype(kind, stars), length) for name, kind, stars, length in declared(structure))
+    return [(name, own if length is None else own * length) for name, own, length in found]
+
+
+for _name in STRUCTURES:
+    TYPES[_name] = type(_name, (Structure,), {"_fields_": fields_of(_name)})
 
 
 def __getattr__(name: str) -> Any:
