@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from transformers.utils import CHAT_TEMPLATE_FILE, cached_file
 
 from residual_hf import checkpoint_checks as checks
 from residual_hf.base.errors import InputError, input_errors
-from residual_hf.base.files import atomic_folder, check_output_folder, read_json
+from residual_hf.base.files import RECORD, atomic_folder, check_output_folder, read_json
 from residual_hf.base.names import model_folder
 from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
 from residual_hf.model.checksums import CHECKSUMS, file_hash, files_of, write_checksums
@@ -61,6 +61,15 @@ SAVED: dict[str, tuple[type, Any]] = {  # the classes of saved models, and the A
 def extractor(bins: int) -> Speech2TextFeatureExtractor:
     """Transformers' filter bank: log-mel energies of `bins`, with mean 0 and variance 1 over a recording."""
     return Speech2TextFeatureExtractor(feature_size=bins, num_mel_bins=bins)
+
+
+def check_model_output(folder: Path, *, overwrite: bool, inputs: Iterable[Path | str | None]) -> None:
+    """Raise `InputError`, as `check_output_folder` does, for a folder in which a model cannot be written, and for that
+    of the model of a run, whose scores and card would be those of another one."""
+    check_output_folder(folder, overwrite=overwrite, holds=WEIGHT_FILES, inputs=inputs)
+    run = folder.absolute().parent
+    if folder.name == "model" and (run / RECORD).is_file():
+        raise InputError(f"output_dir: {folder} is for the model of the run {run}; use another folder")
 
 
 def save_checkpoint(

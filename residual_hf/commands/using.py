@@ -121,7 +121,7 @@ def check_text_files(source: Path | None, output: Path | None) -> None:
             raise InputError(f"{source}: is a compressed document, must be unpacked")
         advice = next((advice for advice, names in REFUSED.items() if name.endswith(names)), None)
         if advice is not None:
-            raise InputError(f"{source}: is no text file, and none of {', '.join(DOCUMENTS)}: {advice}")
+            raise InputError(f"{source}: has no lines of text, and is none of {', '.join(DOCUMENTS)}: {advice}")
     if output is not None and output.name.lower().endswith((*chain(*BINARY.values()), *ARCHIVES)):
         raise InputError(f"--output: {output} given, must be a text file, as the input is")
 
@@ -153,6 +153,9 @@ def add_score(score: argparse.ArgumentParser) -> None:
     score.add_argument("more", type=Path, nargs="*", help=argparse.SUPPRESS)
     score.add_argument("--source", type=Path, help="sources, with --translation in the place of `file`")
     score.add_argument("--translation", type=Path, help="translations, one for each line of --source")
+    score.add_argument(
+        "--skip-long", action="store_true", help="write nan and 0 for a pair that is longer than the model reads"
+    )
     add_fields(score, StreamSettings, *LANGUAGES)
     add_field(score, DecodingSettings, "max_tokens", flag="--batch-tokens")
     score.add_argument(
@@ -175,8 +178,8 @@ def run_score(options: argparse.Namespace) -> None:
     translator = load_translator(options, options.model)
     from residual_hf.generation.scoring import read_pairs, scored
 
-    languages = {name: getattr(options, name) for name in LANGUAGES}
-    for line in scored(translator, read_pairs(options.file, *files), **languages):
+    given = {name: getattr(options, name) for name in (*LANGUAGES, "skip_long")}
+    for line in scored(translator, read_pairs(options.file, *files), **given):
         print(line)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from residual_hf.base.errors import InputError, input_errors
-from residual_hf.base.files import check_output_folder, expanded
-from residual_hf.checkpoint import WEIGHT_FILES
+from residual_hf.base.files import expanded
+from residual_hf.checkpoint import check_model_output
 from residual_hf.checkpoint_checks import check_finite
 from residual_hf.data.tokenizer import prepend_eos, read_dictionary
 from residual_hf.hub.plain_card import save_with_card
@@ -132,7 +132,7 @@ def convert_fairseq_checkpoint(
     """
     output_dir = Path(output_dir)
     inputs = [checkpoint, source_dict, target_dict, bpe_codes, sentencepiece]
-    check_output_folder(output_dir, overwrite=overwrite, holds=WEIGHT_FILES, inputs=inputs)
+    check_model_output(output_dir, overwrite=overwrite, inputs=inputs)
     dictionaries = {"source_dict": read_dictionary(source_dict), "target_dict": read_dictionary(target_dict)}
     settings, weights = read_fairseq_checkpoint(checkpoint)
     config = build_config(settings, weights)

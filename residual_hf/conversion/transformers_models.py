@@ -22,9 +22,8 @@ from transformers import (
 )
 
 from residual_hf.base.errors import InputError, input_errors
-from residual_hf.base.files import check_output_folder
 from residual_hf.base.names import check_repository
-from residual_hf.checkpoint import WEIGHT_FILES
+from residual_hf.checkpoint import check_model_output
 from residual_hf.checkpoint_checks import check_implementations, load_tokenizer
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -110,7 +109,7 @@ def convert_transformers(name: str | os.PathLike, output_dir: str | os.PathLike,
     Raises `InputError` as `from_transformers` does, and for a model or tokenizer that cannot be loaded.
     """
     output_dir = Path(output_dir)
-    check_output_folder(output_dir, overwrite=overwrite, holds=WEIGHT_FILES, inputs=[os.fspath(name)])
+    check_model_output(output_dir, overwrite=overwrite, inputs=[os.fspath(name)])
     model = load_model(name)
     tokenizer = load_tokenizer(os.fspath(name), name, trust_remote_code=False)
     source_lang, target_lang = languages_of(model.config, tokenizer)

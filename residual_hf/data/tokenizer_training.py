@@ -107,7 +107,9 @@ def train_tokenizer(
     tokenizer.add_tokens([AddedToken(tag, normalized=True) for tag in language_tags])
     size = tokenizer.get_vocab_size()
     if size < settings.vocab_size:
-        logger.warning("vocab_size %d: the text yields only %d entries", settings.vocab_size, size)
+        logger.warning(
+            "the vocabulary has %d entries, not %d (vocab_size): the text is small", size, settings.vocab_size
+        )
     return wrap_tokenizer(tokenizer, model_max_length)
 
 

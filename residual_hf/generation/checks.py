@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
+from html import unescape
 from unicodedata import decimal
 
 import regex
@@ -81,7 +82,7 @@ def _count_sentences(text: str) -> int:
 
 def _numbers(text: str) -> list[str]:
     """The numbers of a text but those of one digit, which may be words, without separators."""
-    found = NUMBER.findall(PLACEHOLDER.sub(" ", TAG.sub(" ", text)))
+    found = NUMBER.findall(unescape(PLACEHOLDER.sub(" ", TAG.sub(" ", text))))  # &#39; has none
     digits = ("".join(str(decimal(c)) for c in number if c.isdecimal()) for number in found)
     return [each.lstrip("0") for each in digits if len(each) > 1]
 

@@ -1,5 +1,6 @@
 """Translations of an encoded corpus, and log-probabilities of given translations: what `residual-hf score` writes."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -74,12 +75,16 @@ def score_translations(
     source_lang: str | None = None,
     target_lang: str | None = None,
     first: int = 1,
+    skip_long: bool = False,
 ) -> list[TranslationScore]:
     """The score of each translation of a sentence, for filtering of pairs and for rescoring of n-best lists.
 
-    `first`: the number of the first pair, for errors.
+    Args:
+        first: the number of the first pair, for errors.
+        skip_long: a pair that is longer than the model reads has the score NaN of 0 tokens; else it is an error.
 
-    Raises `InputError` for a text that is longer than the model reads, or a language that it does not have.
+    Raises `InputError` for a text that is longer than the model reads unless `skip_long`, or a language that it does
+    not have.
     """
     check_sentences(sentences)
     check_sentences(translations)
@@ -91,11 +96,14 @@ def score_translations(
     read = [inputs.as_written(text, source) for source, text in zip(sentences, translations, strict=True)]
     targets = [[*tag, *ids, end] for ids in inputs.target_ids(read)]
     lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
-    for number, length in enumerate(lengths, start=first):
-        if inputs.positions is not None and length > inputs.positions:
-            raise InputError(f"pair {number} has {length} tokens, but the model reads at most {inputs.positions}")
     found: dict[int, TranslationScore] = {}
-    rows = sorted(range(len(lengths)), key=lengths.__getitem__)
+    for row, length in enumerate(lengths):
+        if inputs.positions is not None and length > inputs.positions:
+            if not skip_long:
+                most = f"the model reads at most {inputs.positions}: remove the pair, or use --skip-long"
+                raise InputError(f"pair {first + row} has {length} tokens, but {most}")
+            found[row] = TranslationScore(math.nan, 0)
+    rows = sorted({*range(len(lengths))} - found.keys(), key=lengths.__getitem__)
     while rows:
         count = max(1, translator.settings.max_tokens // max(1, lengths[rows[-1]]))
         batch, rows = rows[-count:], rows[:-count]
@@ -121,11 +129,11 @@ def read_pairs(table: Path | None, source: Path | None, translation: Path | None
         yield cells[0], cells[1]
 
 
-def scored(translator: Translator, pairs: Iterable[tuple[str, str]], **languages: str | None) -> Iterator[str]:
+def scored(translator: Translator, pairs: Iterable[tuple[str, str]], **options: Any) -> Iterator[str]:
     """Lines of the sum of log-probabilities, a tab and the number of tokens, for each pair, in constant memory."""
     rest, first = iter(pairs), 1
     while window := list(islice(rest, WINDOW)):
         sentences, translations = ([pair[side] for pair in window] for side in (0, 1))
-        found = score_translations(translator, sentences, translations, first=first, **languages)
+        found = score_translations(translator, sentences, translations, first=first, **options)
         first += len(window)
         yield from (f"{score.log_prob:.4f}\t{score.tokens}" for score in found)

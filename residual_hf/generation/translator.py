@@ -383,7 +383,7 @@ class Translator:
             found = variants(language, filter(None, known[side])) if language else []
             if not found or found[0] == language:
                 return language
-            logger.warning("%s is translated as %s, the nearest language of the model", language, found[0])
+            logger.warning("%s is taken as %s, the nearest language of the model", language, found[0])
             return found[0]
 
         return nearest

@@ -32,7 +32,7 @@ LettersAdded = Callable[[int, int], int]
 ENDING = 2
 """Most letters of an ending that a phrase may have in addition."""
 MISSING = -1.0e5
-"""Added to the score of a hypothesis at the limit of its length for each token that it lacks."""
+"""Added to the score of a hypothesis at the limit of its length for each token that it lacks and a better one has."""
 
 
 class PhraseState(NamedTuple):
@@ -165,13 +165,15 @@ class ConstrainedSearch(BeamSearch):
         for parent, place in np.argwhere(wanted & (totals > IMPOSSIBLE / 2)).tolist():
             token = int(ids[parent, place])
             lacking = progress[parent].after(token).lacking
-            candidate = (float(totals[parent, place]) + MISSING * lacking * bool(is_last), parent, token)
+            candidate = (float(totals[parent, place]), parent, token)
             if ends[parent, place] and (not lacking or is_last):
                 ending.add(candidate)
             if candidate in ending or not ends[parent, place]:
                 banks.setdefault(lacking, []).append(candidate)
         if is_last:
-            return sorted(ending, reverse=True)[:beams], []
+            least = 0 if self.hypotheses.lengths[sentence].any() else min(banks, default=0)
+            found = [(own[0] + MISSING * (n - least), *own[1:]) for n, bank in banks.items() for own in bank]
+            return sorted(found, reverse=True)[:beams], []
         running = {lacking: [each for each in found if each not in ending] for lacking, found in banks.items()}
         return [each for each in shared(banks, beams) if each in ending], shared(running, beams)
 

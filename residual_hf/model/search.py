@@ -124,7 +124,7 @@ def greedy_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) ->
 
     def draw(scores: Tensor) -> Tensor:
         """A token of each row, (rows, 1). Finished sentences use random numbers too, as in Transformers."""
-        weights = torch.ones(len(prompt), scores.shape[1])
+        weights = scores.new_ones(len(prompt), scores.shape[1])
         weights[torch.from_numpy(sentence)] = scores.softmax(dim=-1)
         return torch.multinomial(weights, 1)[torch.from_numpy(sentence)]
 

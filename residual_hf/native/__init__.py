@@ -74,7 +74,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     if chosen == "0":
         return None, "native kernels: none (turned off by RESIDUAL_HF_NATIVE=0)"
     try:
-        path, skipped = (Path(chosen), []) if chosen not in ("", "1") else _find(most)
+        path, skipped = (Path(chosen).resolve(), []) if chosen not in ("", "1") else _find(most)
         if path is None:
             return None, f"native kernels: none ({'; '.join(skipped)})"
         loaded = ctypes.CDLL(str(path))

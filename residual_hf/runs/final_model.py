@@ -12,8 +12,8 @@ from transformers import AutoTokenizer
 
 from residual_hf.base.environment import now
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import check_output_folder, read_json, write_atomically, write_json
-from residual_hf.checkpoint import SHORTLIST, WEIGHT_FILES, save_checkpoint, saved_class
+from residual_hf.base.files import read_json, write_atomically, write_json
+from residual_hf.checkpoint import SHORTLIST, check_model_output, save_checkpoint, saved_class
 from residual_hf.checkpoint_checks import check_shapes_before_loading, check_undamaged
 from residual_hf.data.corpus import describe_corpus
 from residual_hf.data.language_modeling import count_words, predicted_tokens
@@ -219,7 +219,7 @@ def average_run(
     chosen = choose_checkpoints(run_folder / "checkpoints", count, of=of, metric=settings.metric)
     for difference in other_tokenizer(run_folder, RunRecord.read(run_folder)):
         raise InputError(difference)
-    check_output_folder(output_dir, overwrite=overwrite, holds=WEIGHT_FILES, inputs=[run_folder, *chosen])
+    check_model_output(output_dir, overwrite=overwrite, inputs=[run_folder, *chosen])
     check_undamaged(chosen[-1])
     values = read_json(chosen[-1] / "config.json")
     model_class: Any = saved_class(values)[0]

@@ -17,6 +17,7 @@ from residual_hf.base.errors import InputError, InputSettings, input_errors
 from residual_hf.base.files import expanded
 from residual_hf.base.yaml_files import read_yaml
 from residual_hf.data.data_settings import SPLITS, CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.data.language_names import code_given
 from residual_hf.data.task import TASKS, Task
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.evaluation.sentence_metrics import ROUGE
@@ -113,8 +114,11 @@ class Recipe(InputSettings):
         absent = "absent with model.from, whose sizes the model has"
         self.require(self.starts_from is None or "preset" not in self.model, "model.preset", absent)
         for name in ("source_lang", "target_lang"):
-            given = all(getattr(spec, name) for spec in data.corpora)
-            self.require(given, name, "given in the recipe or for every corpus")
+            given = {getattr(spec, name): None for spec in data.corpora}
+            self.require(None not in given, name, "given in the recipe or for every corpus")
+            for language in given:
+                if (code := code_given(language)) != language:
+                    raise InputError(f"{name}: {language!r} given, must be a code, here {code!r}")
         if data.subword_regularization is not None and (tokenizer.path is None or tokenizer.kind == "pretokenized"):
             kinds = data.subword_regularization.tokenizer_kinds
             allowed = f"{' or '.join(kinds)} with this data.subword_regularization"

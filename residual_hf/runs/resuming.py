@@ -41,7 +41,8 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     been moved; the files of a stream by their sizes and samples. Another number of processes is refused, unless
     `tokens_per_update` gives updates the same batches.
     """
-    record, now, before = RunRecord.read(folder), recipe.as_dict(), read_recipe(folder)
+    record, now = RunRecord.read(folder), recipe.as_dict()
+    before = from_mapping(Recipe, read_recipe(folder), f"{folder / 'recipe.yaml'}: ").as_dict()
     for section, settings in (("", recipe), ("data", recipe.data), ("training", recipe.training)):
         old, new = (before.setdefault(section, {}), now[section]) if section else (before, now)
         old |= {field.name: new[field.name] for field in fields(settings) if field.metadata["may_change"]}
@@ -49,7 +50,6 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
         old, new = before.get(section, {}).get(name), now[section].get(name)
         if old is not None and new is not None and not expanded(old).exists() and expanded(new).exists():
             before[section][name] = new
-    before = from_mapping(Recipe, before, f"{folder / 'recipe.yaml'}: ").as_dict()
     differences = [f"data.{split}: other text" for split in other_text(recipe, texts, record)]
     old, new = leaves(_without_places(before)), leaves(_without_places(now))
     differences += [
@@ -62,8 +62,9 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
         differences.append(f"processes: {record.processes}, now {processes}")
     differences += other_tokenizer(folder, record)
     made, most = complete_checkpoints(folder / "checkpoints")[-1:], recipe.training.max_updates
-    if made and most is not None and number_of(made[0]) > most:
-        differences.append(f"training.max_updates: {most} given, but {number_of(made[0])} updates are made")
+    if not differences and made and most is not None and number_of(made[0]) > most:
+        updates = f"{number_of(made[0])} updates are made; give as many or more"
+        raise InputError(f"--resume: training.max_updates: {most} given, but {updates}")
     if differences:
         advice = "".join(
             f". To train on from its weights, set model.from: {path} and another output_dir"

@@ -273,7 +273,7 @@ def test_what_cannot_be_trained_is_refused(settings, arguments, message):
 
 def test_small_corpora_are_reported(caplog):
     assert len(train_tokenizer(["a a a"], TokenizerSettings(vocab_size=5000))) < 5000
-    assert "vocab_size 5000: the text yields only" in caplog.text
+    assert "entries, not 5000 (vocab_size): the text is small" in caplog.text
 
 
 def test_language_tags(joint):

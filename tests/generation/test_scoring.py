@@ -15,7 +15,7 @@ from residual_hf.data.encoding import encode_corpus
 from residual_hf.evaluation.metrics import corpus_scores
 from residual_hf.generation import scoring
 from residual_hf.generation.generation_settings import DecodingSettings
-from residual_hf.generation.scoring import score_translations, translate_corpus
+from residual_hf.generation.scoring import score_translations, scored, translate_corpus
 from residual_hf.generation.translator import Translator
 
 
@@ -97,6 +97,13 @@ def test_what_the_model_cannot_read_is_refused(folder):
     with pytest.raises(ValueError, match="argument 2 is shorter"):
         score_translations(translator, ["zwei", "zwei"], ["two"])
     assert score_translations(translator, [], []) == []
+
+
+def test_a_pair_that_is_too_long_may_be_skipped(folder):
+    translator = Translator.from_pretrained(folder)
+    pairs = [("ein Hund", "a dog"), ("ein " * 400, "a dog"), ("ein Hund", "a dog")]
+    first, skipped, last = scored(translator, pairs, skip_long=True)
+    assert first == last and skipped == "nan\t0"
 
 
 def test_a_pair_is_named_by_its_place_among_all(folder, monkeypatch):

@@ -68,6 +68,19 @@ def test_requests_give_the_tokens_of_transformers(mode, served):
     assert len(served) == 2 * (number + 1)
 
 
+def test_samples_do_not_depend_on_the_default_type(served, monkeypatch):
+    model, found = make_model(), []
+    request = {"max_new_tokens": 12, "do_sample": True, **prompts(random.Random(1))}
+    for dtype in (torch.float32, torch.float64):
+        torch.manual_seed(3)
+        torch.set_default_dtype(dtype)
+        try:
+            found.append(model.generate(**request))
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert torch.equal(*found)
+
+
 def test_prompts_without_a_mask_and_one_that_is_alone(served):
     model, given = make_model(), prompts(random.Random(1))
     batch = model.generate(given["input_ids"], max_new_tokens=12)

@@ -57,6 +57,14 @@ def test_scores_are_those_of_the_model(model, inputs):
         assert score == pytest.approx(float(logits.gather(1, sequence[1 : length + 1, None]).sum()), abs=1e-3)
 
 
+def test_the_score_of_a_hypothesis_that_lacks_a_phrase_at_its_limit_is_that_of_the_model(model, inputs):
+    found = search(model, inputs, PHRASES, max_new_tokens=1, length_penalty=0.0)
+    for row, score in enumerate(found.sequences_scores.tolist()):
+        one = {name: value[row : row + 1] for name, value in inputs.items()}
+        logits = model(**one, decoder_input_ids=found.sequences[row, None, :1]).logits[0, 0].log_softmax(-1)
+        assert score == pytest.approx(float(logits[found.sequences[row, 1]]), abs=1e-3)
+
+
 def test_without_phrases_the_search_is_that_of_others(model, inputs):
     plain, free = search(model, inputs, None), search(model, inputs, [[], []])
     assert plain.sequences.tolist() == free.sequences.tolist()

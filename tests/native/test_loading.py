@@ -32,6 +32,14 @@ def test_kernels_can_be_turned_off(monkeypatch):
 
 
 @needs_kernels
+def test_a_library_may_be_named_from_its_folder(monkeypatch):
+    path = native._built("_kernels_avx2") or native._built("_kernels_neon")
+    monkeypatch.chdir(path.parent)
+    monkeypatch.setenv("RESIDUAL_HF_NATIVE", f"./{path.name}")
+    assert load()[0] is not None
+
+
+@needs_kernels
 def test_instruction_set_can_be_lowered(monkeypatch, isa):  # noqa: F811
     monkeypatch.setenv("RESIDUAL_HF_ISA", isa)
     loaded, report = load()

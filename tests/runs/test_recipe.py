@@ -163,6 +163,7 @@ def test_a_recipe_made_in_python_is_plain_values(tmp_path):
         (changed(tokenizer={"kind": "unigramm"}), "'pretokenized'; did you mean 'unigram'"),
         (changed(data={"train": {"xlsx": "a"}, "valid": {}}), r"data.train.xlsx: unknown field; did you mean .file"),
         (changed(data={"source_lang": "en"}), "data.source_lang: unknown .*did you mean 'source_lang' beside 'data'"),
+        (changed(target_lang="german"), "target_lang: 'german' given, must be a code, here 'de'"),
         (changed(target_lang=False), 'target_lang: false given, must be text or null; quote it .*, as in "no"'),
         (changed(output_dir=date(2026, 1, 2)), 'output_dir: 2026-01-02 given, .*as in "2026-01-02"'),
         (changed(training={"max_updates": 10**400}), r"max_updates: 10{99}\.\.\. \(401 characters\) given, must be"),

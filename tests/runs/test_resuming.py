@@ -90,6 +90,9 @@ def test_differences_are_listed_and_nothing_is_written(run):
     assert "max_updates" not in str(refused.value)
     assert f"set model.from: {folder} and another output_dir" in str(refused.value)
     assert content(folder) == before
+    other = from_mapping(Recipe, recipe.as_dict() | {"target_lang": "fr"})
+    with pytest.raises(InputError, match="started differently: .*target_lang: 'de', now 'fr'"):
+        check(other, folder)
     (folder / "model").rename(folder / "other")
     last = max((folder / "checkpoints").iterdir())
     with pytest.raises(InputError, match=f"model.from: {last} "):

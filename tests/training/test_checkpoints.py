@@ -161,6 +161,8 @@ def test_command(run, tmp_path, capsys):
     for target in (run, run / "checkpoints" / "checkpoint-12", run / "tokenizer"):
         arguments = ["average", str(run), "--last", "1", "--output-dir", str(target), "--overwrite"]
         assert main(arguments) == 2 and "--overwrite would delete" in capsys.readouterr().err
+    arguments = ["average", str(run), "--last", "1", "--output-dir", str(run / "model"), "--overwrite"]
+    assert main(arguments) == 2 and "is for the model of the run" in capsys.readouterr().err
 
 
 def test_an_average_searches_as_the_recipe_says_at_last(run, tmp_path):
