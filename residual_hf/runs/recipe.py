@@ -115,7 +115,7 @@ class Recipe(InputSettings):
         self.require(self.starts_from is None or "preset" not in self.model, "model.preset", absent)
         for name in ("source_lang", "target_lang"):
             given = {getattr(spec, name): None for spec in data.corpora}
-            self.require(None not in given, name, "given in the recipe or for every corpus")
+            self.require(all(given), name, "given in the recipe or for every corpus")
             for language in given:
                 if (code := code_given(language)) != language:
                     raise InputError(f"{name}: {language!r} given, must be a code, here {code!r}")
