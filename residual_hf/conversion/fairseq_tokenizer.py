@@ -24,7 +24,7 @@ from residual_hf.data.tokenizer import (
 )
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
-from .fairseq_sentencepiece import sentencepiece_backend
+from .fairseq_sentencepiece import read_sentencepiece, sentencepiece_backend
 from .moses import MosesRules
 
 UNK = SPECIAL_TOKENS[3]
@@ -77,13 +77,15 @@ def fairseq_tokenizer(
     if (source_rules or target_rules) and bpe_codes is None:
         raise InputError("moses: given without bpe_codes, but segmented text cannot be tokenized again")
     dictionaries = [read_dictionary(path) for path in (source_dict, target_dict)]
+    tokens = {token.removesuffix(JOINER) for own in dictionaries for token in own[len(SPECIAL_TOKENS) :]}
     if sentencepiece is not None:
+        if not tokens & {piece.piece for piece in read_sentencepiece(sentencepiece).pieces}:
+            raise InputError(f"{sentencepiece}: none of its pieces is a token of a dictionary: that of another model")
         sides = [wrap_tokenizer(sentencepiece_backend(d, sentencepiece)) for d in dictionaries]
     elif bpe_codes is None:
         sides = [pretokenized_tokenizer(path) for path in (source_dict, target_dict)]
     else:
         merges = read_codes(bpe_codes)
-        tokens = {token.removesuffix(JOINER) for dictionary in dictionaries for token in dictionary}
         if not any((left + right).removesuffix(END) in tokens for left, right in merges):  # one side may be in words
             raise InputError("bpe_codes: no merge makes a token of a dictionary: those of another model, or of GPT-2")
         rules = (source_rules, target_rules)

@@ -169,6 +169,8 @@ class StreamedBatches(IterableDataset):
         ]
         reading = {name: value for name, value in asdict(self.data).items() if name not in (*SPLITS, "glossary")}
         shares = {"probabilities": self.probabilities, "max_length": self.max_length}
+        if self.data.weights and self.data.cleaning is not None:
+            shares["counts"] = "kept"  # not those that cleaning drops, as in older versions
         return {"corpora": corpora} | reading | shares | self.sampling
 
     def _make_block(
@@ -206,10 +208,11 @@ class StreamedBatches(IterableDataset):
                 if self.data.cleaning is not None and passes != reader.cursor.passes:
                     passes, reason_to_drop = reader.cursor.passes, pair_filter(self.data.cleaning)
                 chunk = corpus.with_pairs(reader.take(int(min(CHUNK, share))))
+                taken = len(chunk)
                 if reason_to_drop is not None:
                     chunk, report = clean_corpus(chunk, reason_to_drop)
                     self.dropped.update(report.dropped)
-                share -= len(chunk)
+                share -= len(chunk) if self.data.weights else taken  # else corpora are read by their sizes
                 kept_in = reader.cursor.passes if len(chunk) else kept_in
                 if reader.cursor.passes > kept_in + 1:  # nothing is left of a whole pass
                     break

@@ -5,6 +5,7 @@ from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unicodedata import category
 
 from residual_hf.generation.inline import LINE, Block, Inline, links_apart, plain_text
 
@@ -96,7 +97,7 @@ class MarkdownFile(DocumentFile):
             text = _with_short_links(write_marks(form, encode))
             return text.replace("|", "\\|") if "|" in span.context else text
 
-        for form in (block, _plainer(block)):
+        for form in (block, _plainer(block), _plainer(block, spaced=True)):
             for encode in (_respelled(form, span.spelling), _escaped):
                 text = written(form, encode)
                 if self._reads(text, span.context) == _marks(form):
@@ -131,20 +132,32 @@ def _without_empty(block: Block) -> Block:
     return [each for each in inner if isinstance(each, str) or any(each.pieces) or each.content[0] != each.content[1]]
 
 
-def _plainer(block: Block) -> Block:
+def _plainer(block: Block, *, spaced: bool = False) -> Block:
     """A block with `*` for `_`, which is no mark beside letters, and with a space between a letter outside of emphasis
-    and a mark inside, without which it would be none. Text without spaces between words has both."""
+    and a mark inside, without which it would be none; with `spaced`, around all emphasis.
+
+    Text without spaces between words has both.
+    """
     found: Block = []
     around = ["", *block, ""]
     for previous, piece, following in zip(around, block, around[2:], strict=False):
         if isinstance(piece, str):
-            begins = _is_emphasis(previous) and not plain_text([previous])[-1:].isalnum() and piece[:1].isalnum()
-            ends = _is_emphasis(following) and not plain_text([following])[:1].isalnum() and piece[-1:].isalnum()
-            found.append(" " * begins + piece + " " * ends)
+            begins = _is_emphasis(previous) and (spaced or not _is_letter(_inside(previous)[-1:]))
+            ends = _is_emphasis(following) and (spaced or not _is_letter(_inside(following)[:1]))
+            found.append(" " * (begins and _is_letter(piece[:1])) + piece + " " * (ends and _is_letter(piece[-1:])))
         else:
             content = (part.replace("_", "*") for part in piece.content) if _is_emphasis(piece) else piece.content
-            found.append(piece._replace(content=tuple(content), pieces=_plainer(piece.pieces)))
+            found.append(piece._replace(content=tuple(content), pieces=_plainer(piece.pieces, spaced=spaced)))
     return found
+
+
+def _inside(piece: Any) -> str:
+    """What is between the marks of emphasis."""
+    return write_marks(piece.pieces, _escaped)
+
+
+def _is_letter(character: str) -> bool:
+    return character.isalnum() or category(character or " ").startswith("M")
 
 
 def _is_emphasis(piece: str | Inline) -> bool:

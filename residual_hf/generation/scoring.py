@@ -100,7 +100,7 @@ def score_translations(
     for row, length in enumerate(lengths):
         if inputs.positions is not None and length > inputs.positions:
             if not skip_long:
-                most = f"the model reads at most {inputs.positions}: remove the pair, or use --skip-long"
+                most = f"the model reads at most {inputs.positions}: remove the pair, or give skip_long (--skip-long)"
                 raise InputError(f"pair {first + row} has {length} tokens, but {most}")
             found[row] = TranslationScore(math.nan, 0)
     rows = sorted({*range(len(lengths))} - found.keys(), key=lengths.__getitem__)

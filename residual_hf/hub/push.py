@@ -236,11 +236,9 @@ def loading_from(repo_id: str, readme: Path, revision: str | None = None) -> str
     card = re.sub(rf"(Translator\.)?(from_pretrained\(|model=){re.escape(literal(name))}", load, card)
     for verb in ("evaluate", "transcribe"):
         card = card.replace(f"residual-hf {verb} {name}", f"residual-hf {verb} {place}")
-    return (
-        card.replace("## How to use\n", f"{DOWNLOAD.format(repo_id=repo_id, revision=revision)}\n", 1)
-        if revision
-        else card
-    )
+    if revision:
+        card = card.replace("## How to use\n", f"{DOWNLOAD.format(repo_id=repo_id, revision=revision)}\n", 1)
+    return card
 
 
 def _read_card(path: Path) -> ModelCard:

@@ -103,7 +103,7 @@ def propose(name: str, languages: tuple[str, str], data: DataSettings, sample: P
     lr = next((rate for width, rate in RATES.items() if config.d_model < width), RATE_OF_WIDE)
     tags = language_tags(start.tokenizer)
     known = [config.target_lang] if config.target_lang else [*tags] or [languages[1]]
-    if tokenizer is not None and (languages[1] is None or variants(languages[1], known)):
+    if tokenizer is not None and variants(languages[1], known):
         lr *= KNOWN_LANGUAGES
     freeze = ("*embed_tokens*",) if most_is_tables and not lora and adds_codes(tokenizer) else ()
     return FineTuning(name, start, tokenizer, lora, freeze, lr * ADAPTERS if lora else lr)

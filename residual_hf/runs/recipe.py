@@ -17,7 +17,6 @@ from residual_hf.base.errors import InputError, InputSettings, input_errors
 from residual_hf.base.files import expanded
 from residual_hf.base.yaml_files import read_yaml
 from residual_hf.data.data_settings import SPLITS, CorpusSpec, DataSettings, TokenizerSettings
-from residual_hf.data.language_names import code_given
 from residual_hf.data.task import TASKS, Task
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.evaluation.sentence_metrics import ROUGE
@@ -114,11 +113,8 @@ class Recipe(InputSettings):
         absent = "absent with model.from, whose sizes the model has"
         self.require(self.starts_from is None or "preset" not in self.model, "model.preset", absent)
         for name in ("source_lang", "target_lang"):
-            given = {getattr(spec, name): None for spec in data.corpora}
-            self.require(all(given), name, "given in the recipe or for every corpus")
-            for language in given:
-                if (code := code_given(language)) != language:
-                    raise InputError(f"{name}: {language!r} given, must be a code, here {code!r}")
+            given = all(getattr(spec, name) for spec in data.corpora)
+            self.require(given, name, "given in the recipe or for every corpus")
         if data.subword_regularization is not None and (tokenizer.path is None or tokenizer.kind == "pretokenized"):
             kinds = data.subword_regularization.tokenizer_kinds
             allowed = f"{' or '.join(kinds)} with this data.subword_regularization"
@@ -299,8 +295,9 @@ def placed_in(folder: Path, values: Any, hint: Any, name: str = "") -> Any:
         hints = {"from": Path} if section is None else get_type_hints(section)
         return {key: placed_in(folder, value, hints.get(key), key) for key, value in values.items()}
     if name == "metrics" and isinstance(values, str):
-        kind, file = values[: len(COMET)] * values.startswith(COMET), values.removeprefix(COMET)
-        return f"{kind}{folder / file}" if (folder / file).is_file() else values
+        _, kind, file = values.rpartition(COMET)
+        is_path = (kind or "/" in file or file.endswith(".py")) and (folder / file).exists()
+        return f"{kind}{folder / file}" if is_path else values
     if Path in types and isinstance(values, str):
         path = folder / expanded(values)
         return str(path) if name not in ("dataset", "path", "from") or path.exists() else values

@@ -42,9 +42,10 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     `tokens_per_update` gives updates the same batches.
     """
     record, now = RunRecord.read(folder), recipe.as_dict()
-    before = from_mapping(Recipe, read_recipe(folder), f"{folder / 'recipe.yaml'}: ").as_dict()
-    for section, settings in (("", recipe), ("data", recipe.data), ("training", recipe.training)):
-        old, new = (before.setdefault(section, {}), now[section]) if section else (before, now)
+    free = {field.name: now[field.name] for field in fields(recipe) if field.metadata["may_change"]}
+    before = from_mapping(Recipe, read_recipe(folder) | free, f"{folder / 'recipe.yaml'}: ").as_dict()
+    for section, settings in (("data", recipe.data), ("training", recipe.training)):
+        old, new = before[section], now[section]
         old |= {field.name: new[field.name] for field in fields(settings) if field.metadata["may_change"]}
     for section, name in (("tokenizer", "path"), ("model", "from"), ("data", "glossary")):
         old, new = before.get(section, {}).get(name), now[section].get(name)

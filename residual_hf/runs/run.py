@@ -9,9 +9,11 @@ from typing import Any
 
 from transformers import set_seed
 
+from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, write_atomically, writing
 from residual_hf.base.processes import this_process
 from residual_hf.base.yaml_files import dump_yaml
+from residual_hf.data.language_names import code_given
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import Corpora, read_corpora
 from residual_hf.records.recording import begin_record, describe_data, modes_of_user
@@ -87,8 +89,19 @@ def train(
                 return train_on(recipe, texts, folder, start=start, resume=resume)
 
 
+def check_languages(recipe: Recipe) -> None:
+    """Raise `InputError` for a language that is given by its name."""
+    for name in ("source_lang", "target_lang"):
+        for language in dict.fromkeys(getattr(spec, name) for spec in recipe.data.corpora):
+            if len(language or "") > 3 and (code := code_given(language)) != language:
+                field = name if recipe.chosen_task.translates else "language"
+                raise InputError(f"{field}: {language!r} given, must be a code, here {code!r}")
+
+
 def check_stages(recipe: Recipe, *, resume: bool) -> Start | None:
     """Each stage checks its settings before the first one works; returns the model to start from, if there is one."""
+    if not resume:
+        check_languages(recipe)
     check_launch(recipe.training)
     check_scoring(recipe)
     check_files(recipe.data.corpora)

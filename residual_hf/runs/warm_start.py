@@ -3,7 +3,7 @@
 import copy
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -171,16 +171,18 @@ def _pieces(old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, side: st
         if getattr(new, name) is not None and getattr(old, name) is not None
     }
     unknown, added = old.unk_token_id, new.get_added_vocab()
-    is_respelled = backend is not None and alphabet(backend) != alphabet(own)
+    before, now = alphabet(backend, known), alphabet(own, tokens)
 
     def divide(token: str) -> list[int]:
         if token in special:
             return [special[token]]
-        if token not in added and is_respelled:
-            text = text_of(token, alphabet(own))
+        if token not in added and backend is not None and before != now:
+            text = text_of(token, now)
             if "\ufffd" in text or BYTE.fullmatch(token):  # a part of a character
                 return []
-            token = as_token(text, alphabet(backend))
+            token = as_token(text, before)
+            whole = f"{token}{getattr(backend.model, 'end_of_word_suffix', None) or ''}"
+            token = whole if text.startswith(" ") and whole in known else token
         if token in known:
             return [known[token]]
         if token in added:
@@ -195,10 +197,11 @@ def _pieces(old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, side: st
     return {row: divide(token) for token, row in tokens.items()}
 
 
-def alphabet(backend: Tokenizer) -> str:
+def alphabet(backend: Tokenizer | None, vocabulary: Iterable[str]) -> str:
     """How tokens are spelled: `"bytes"` as symbols, words that begin with `"▁"`, or `"words"` as they are."""
-    steps = f"{backend.pre_tokenizer} {backend.decoder}"
-    return "bytes" if "ByteLevel" in steps else "▁" if "Metaspace" in steps else "words"
+    if backend is not None and "ByteLevel" in f"{backend.pre_tokenizer} {backend.decoder}":
+        return "bytes"
+    return "▁" if any(token.startswith("▁") for token in vocabulary) else "words"
 
 
 def text_of(token: str, spelling: str) -> str:

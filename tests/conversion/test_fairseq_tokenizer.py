@@ -181,6 +181,9 @@ def test_codes_of_another_dictionary_are_refused(tmp_path):
     (tmp_path / "vocab.bpe").write_text("#version: 0.2\nĠ t\nh e\nĠt he\n", encoding="utf-8")
     with pytest.raises(InputError, match="bpe_codes: no merge makes a token of a dictionary"):
         fairseq_tokenizer(dictionary, dictionary, bpe_codes=tmp_path / "vocab.bpe")
+    train_sentencepiece(tmp_path, ["a small cat", "two small dogs"] * 20, 30)
+    with pytest.raises(InputError, match="spm.model: none of its pieces is a token of a dictionary"):
+        fairseq_tokenizer(dictionary, dictionary, sentencepiece=tmp_path / "spm.model")
     other = write_dictionary(tmp_path / "dict.en.txt", ["the", "t@@"])  # the other side is cut otherwise
     (tmp_path / "codes").write_text("#version: 0.2\n" + whole("the"))
     assert len(fairseq_tokenizer(dictionary, other, bpe_codes=tmp_path / "codes"))

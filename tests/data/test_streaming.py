@@ -208,6 +208,9 @@ def test_cleaning_keeps_the_share_of_a_corpus_that_is_read_several_times_in_a_bl
     ]
     seen = numbers(first(stream_of(specs, shuffle_buffer=200, cleaning=CleaningSettings(max_words=9)), 30))
     assert sum(n >= 3000 for n in seen) / len(seen) == pytest.approx(0.5, abs=0.1)
+    by_size = [replace(spec, weight=None) for spec in specs]
+    seen = numbers(first(stream_of(by_size, shuffle_buffer=200, cleaning=CleaningSettings(max_words=9)), 30))
+    assert sum(n >= 3000 for n in seen) / len(seen) == pytest.approx(0.2, abs=0.1)  # 100 of 500 that are left
 
 
 def test_both_directions_are_cleaned_before_they_are_reversed_and_tagged(tmp_path):

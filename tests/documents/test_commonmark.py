@@ -118,12 +118,25 @@ def test_emphasis_within_links_and_emphasis_is_emphasis(tmp_path):
     assert (tmp_path / "b.md").read_text() == "甲[**乙：** 丙](u)丁*戊**己：** 庚*辛\n"
 
 
+def test_emphasis_of_links_and_code_is_emphasis(tmp_path):
+    (tmp_path / "a.md").write_text("a **[b](u)** c **`x`** d\n")
+    document = read_document(tmp_path / "a.md")
+    texts = iter("甲丙丁")
+
+    def translated(block):
+        return [next(texts) if isinstance(piece, str) else piece for piece in block]
+
+    document.write(tmp_path / "b.md", [translated(block) for block in document.blocks])
+    assert (tmp_path / "b.md").read_text() == "甲 **[b](u)** 丙 **`x`** 丁\n"
+
+
 @pytest.mark.parametrize(
     ("source", "translation", "written"),
     [
         ("an _important_ text", ["这是", "重要", "文字。"], "这是*重要*文字。"),
         ("**Note:** please read.", ["", "注意：", "请阅读。"], "**注意：** 请阅读。"),
         ("an _important_ text", ["ein ", "wichtiger", " Text"], "ein _wichtiger_ Text"),
+        ("a _b_ c", ["हिन्दी", "है", "में"], "हिन्दी*है*में"),
     ],
 )
 def test_emphasis_without_spaces_is_emphasis(tmp_path, source, translation, written):

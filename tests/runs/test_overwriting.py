@@ -80,6 +80,14 @@ def test_inputs_of_a_run_are_not_overwritten(run):
         train(changed(recipe, "evaluation", metrics=(metric,)), overwrite=True)
 
 
+def test_a_language_by_its_name_is_refused_at_the_start(run):
+    recipe, _ = run
+    read = {name: getattr(recipe.data, name) or () for name in ("train", "valid", "test")}
+    specs = {name: tuple(replace(spec, target_lang="german") for spec in own) for name, own in read.items()}
+    with pytest.raises(InputError, match="target_lang: 'german' given, must be a code, here 'de'"):
+        train(replace(recipe, target_lang="german", data=replace(recipe.data, **specs)), overwrite=True)
+
+
 def test_two_runs_cannot_use_one_folder(run):
     recipe, folder = run
     recipe = changed(recipe, "decoding", num_beams=1)  # else there is nothing to do
