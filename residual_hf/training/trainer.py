@@ -233,6 +233,9 @@ class ResidualTrainer(ShardedTrainer):
 
     def _load_best_model(self) -> None:
         best = Path(self.state.best_model_checkpoint)
+        if not best.is_dir():  # newer Transformers find this out when a run is resumed
+            best = complete_checkpoints(Path(self.args.output_dir))[-1]
+            self.state.best_model_checkpoint = str(best)
         check_undamaged(best)
         if self.settings.lora is None:
             super()._load_best_model()
