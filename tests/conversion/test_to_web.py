@@ -261,7 +261,7 @@ def test_the_tokenizer_of_a_fairseq_model_encodes_alike(tmp_path):
 
 def test_tokenizers_that_no_browser_can_run_are_refused(tmp_path):
     dictionary, codes = tmp_path / "dict.txt", tmp_path / "codes"
-    dictionary.write_text("two 9\ncats 8\n▁two 7\n▁c 5\n")
+    dictionary.write_text("two 9\ncats 8\n▁ 7\nt 5\n")
     codes.write_text("#version: 0.2\nt w\ntw o</w>\n")
     options = {"model_prefix": tmp_path / "m", "vocab_size": 60, "minloglevel": 2, "hard_vocab_limit": False}
     lines = iter([*SENTENCES, "two cats"] * 20)
