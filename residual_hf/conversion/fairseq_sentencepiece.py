@@ -51,9 +51,8 @@ def read_sentencepiece(path: str | Path) -> ModelProto:
     return model
 
 
-def sentencepiece_backend(dictionary: Sequence[str], path: str | Path) -> Tokenizer:
+def sentencepiece_backend(dictionary: Sequence[str], model: ModelProto) -> Tokenizer:
     """SentencePiece with the ids of a dictionary; pieces that it lacks have ids from `len(dictionary)` on."""
-    model = read_sentencepiece(path)
     trainer, pieces = model.trainer_spec, {piece.piece: piece for piece in model.pieces}
     scores = {text: piece.score for text, piece in pieces.items() if piece.type in (Piece.NORMAL, Piece.USER_DEFINED)}
     unknown = min(scores.values()) - UNKNOWN_PENALTY

@@ -79,9 +79,10 @@ def fairseq_tokenizer(
     dictionaries = [read_dictionary(path) for path in (source_dict, target_dict)]
     tokens = {token.removesuffix(JOINER) for own in dictionaries for token in own[len(SPECIAL_TOKENS) :]}
     if sentencepiece is not None:
-        if not tokens & {piece.piece for piece in read_sentencepiece(sentencepiece).pieces}:
+        model = read_sentencepiece(sentencepiece)
+        if not tokens & {piece.piece for piece in model.pieces}:
             raise InputError(f"{sentencepiece}: none of its pieces is a token of a dictionary: that of another model")
-        sides = [wrap_tokenizer(sentencepiece_backend(d, sentencepiece)) for d in dictionaries]
+        sides = [wrap_tokenizer(sentencepiece_backend(d, model)) for d in dictionaries]
     elif bpe_codes is None:
         sides = [pretokenized_tokenizer(path) for path in (source_dict, target_dict)]
     else:

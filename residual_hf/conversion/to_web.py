@@ -92,7 +92,7 @@ class WebTarget:
         """Write the page, the library, the weights and `model.json`; `tokenizer.json` comes with all exports."""
         if not getattr(tokenizer, "is_fast", False) or TranslationInputs(model.config, tokenizer).has_own_codes:
             raise InputError(f"--to web: {type(tokenizer).__name__} given, must be a tokenizer of tokenizer.json")
-        for backend in {id(each): each for each in (tokenizer.backend_tokenizer, target_backend(tokenizer))}.values():
+        for backend in (tokenizer.backend_tokenizer, target_backend(tokenizer)):
             check_steps(json.loads(backend.to_str()))
         for source in PAGE.iterdir():
             write_atomically(folder / source.name, source.read_bytes())
@@ -119,11 +119,9 @@ class WebTarget:
 
 def check_steps(described: dict[str, Any]) -> None:
     """Raise `InputError` for a tokenizer with steps that its library in JavaScript has not, or computes otherwise."""
-    folds = any(
-        normalizers.Precompiled(b64decode(charsmap)).normalize_str("A") != "A"
-        for charsmap in re.findall(r'"precompiled_charsmap": "([^"]+)"', json.dumps(described["normalizer"]))
-    )
     steps = json.dumps([described["normalizer"], described["pre_tokenizer"], described["decoder"]])
+    charsmaps = map(b64decode, re.findall(r'"precompiled_charsmap": "([^"]+)"', steps))
+    folds = any(normalizers.Precompiled(charsmap).normalize_str("A") != "A" for charsmap in charsmaps)
     problems = {
         "of words (pretokenized text)": described["model"]["type"] == "WordLevel",
         "with Moses": re.search(r'"Regex": "(?:[^"\\]|\\.)*?\\\\[KG]', steps),

@@ -378,6 +378,11 @@ class DataSettings(InputSettings):
                     raise self.error(f"{name}.{field}: {value!r} given, must be null outside of train")
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether corpora have other shares of the training pairs than by their sizes."""
+        return self.temperature != 1 or bool(self.weights)
+
+    @property
     def weights(self) -> list[float]:
         """The weights of the training corpora: of all of them or of none."""
         return [spec.weight for spec in self.train if spec.weight is not None]

@@ -137,9 +137,13 @@ class EncodedCorpus(Dataset):
             arrays[f"{side}_ids"] = np.concatenate([part.arrays[f"{side}_ids"] for part in parts])
         return cls(arrays)
 
+    def fits(self, limit: int) -> np.ndarray:
+        """Whether no side of a pair has more than `limit` tokens, (pairs,)."""
+        return np.maximum(self.source_lengths, self.target_lengths) <= limit
+
     def drop_long(self, limit: int) -> "EncodedCorpus":
         """The pairs without a side of more than `limit` tokens."""
-        kept = np.flatnonzero(np.maximum(self.source_lengths, self.target_lengths) <= limit)
+        kept = np.flatnonzero(self.fits(limit))
         return self if len(kept) == len(self) else self.select(kept)
 
 

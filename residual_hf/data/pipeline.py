@@ -186,12 +186,10 @@ def encode_training(
     pairs = [training_pairs(corpus, data.bidirectional, data.language_tags, edits) for corpus in corpora]
     resegment = resegmenters(tokenizer, data.subword_regularization)
     whole = encode_corpus(concatenate(pairs, "train"), tokenizer, resegment, name="train", seed=seed, **options)
-    fits = np.maximum(whole.source_lengths, whole.target_lengths) <= longest
     ends = np.cumsum([len(corpus) for corpus in pairs])
-    sizes = [int(part.sum()) for part in np.split(fits, ends[:-1])]
-    mixed = data.temperature != 1 or data.weights
-    if not all(sizes) if mixed else not any(sizes):
-        where = pairs[sizes.index(0)].name if mixed else "the training text"
+    sizes = [int(part.sum()) for part in np.split(whole.fits(longest), ends[:-1])]
+    if not all(sizes) if data.is_mixed else not any(sizes):
+        where = pairs[sizes.index(0)].name if data.is_mixed else "the training text"
         raise InputError(
             f"data.max_length, training.max_tokens: no pair of {where} has at most {longest} tokens on both sides"
         )
@@ -306,7 +304,7 @@ def given_tokenizer(path: str | Path, kind: str, data: DataSettings | None = Non
 
 def mix(encoded: EncodedCorpus, sizes: Sequence[int], data: DataSettings, seed: int) -> EncodedCorpus:
     """An epoch of concatenated corpora of these sizes, sampled by their weights or by temperature."""
-    if len(sizes) == 1 or (data.temperature == 1 and not data.weights):
+    if len(sizes) == 1 or not data.is_mixed:
         return encoded
     shares = mixing_probabilities(sizes, data.weights or None, data.temperature)
     log_shares("mixing", [spec.title for spec in data.train], shares)

@@ -231,8 +231,9 @@ def _hub_id(name: str | None, run: Path) -> str | None:
     """The id of a corpus or model on the Hub; None for files and folders here or where the run may have begun."""
     if not name or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name):
         return None
-    found = [place / name for place in (Path(), *run.absolute().parents) if (place / name).exists()]
-    return None if {path.absolute() for path in found} - {*run.absolute().parents} else name
+    parents = [*run.absolute().parents]
+    found = (path for place in (Path.cwd(), *parents) if (path := place / name).exists())
+    return None if any(path not in parents for path in found) else name
 
 
 def sample_translations(run: Run, count: int) -> list[tuple[str, str, str]]:

@@ -68,11 +68,12 @@ def has_letters(text: str) -> bool:
 
 def in_capitals(text: str, language: str | None, *, of_words: bool = False) -> str:
     """A text in capitals, or with one at the beginning of each word, except for placeholders, addresses and tags."""
-    change = str.title if of_words else str.upper
-    end = 1 if of_words else None
-    return rewritten_words(
-        text, lambda word: _upper(word[0][:end], language, change) + word[0][len(word[0][:end]) :]
-    ).text
+
+    def changed(match: re.Match[str]) -> str:
+        word = match[0]
+        return _upper(word[0], language, str.title) + word[1:] if of_words else _upper(word, language)
+
+    return rewritten_words(text, changed).text
 
 
 def is_in_capitals(text: str) -> bool:

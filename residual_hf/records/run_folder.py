@@ -18,8 +18,6 @@ from residual_hf.evaluation.metrics import detokenize
 
 from .run_record import RunRecord
 
-OF_BLOCKS = (("data", "block_size"), ("training", "max_tokens"))
-
 
 @dataclass(frozen=True)
 class Run:
@@ -78,10 +76,14 @@ class Run:
         """The split to evaluate the model on: `"test"`, or `"valid"` in a run without a test set."""
         return "test" if "test" in self.metrics else "valid"
 
+    def setting(self, section: str, name: str) -> Any:
+        """A value of the recipe; None if it has none."""
+        return self.recipe.get(section, {}).get(name)
+
     @property
     def block_size(self) -> int | None:
         """Tokens of a training example of a language model; None: as many as it has positions."""
-        size, most = (self.recipe.get(part, {}).get(name) for part, name in OF_BLOCKS)
+        size, most = self.setting("data", "block_size"), self.setting("training", "max_tokens")
         positions = self.config.get("max_position_embeddings")
         return size or (most if isinstance(most, int) and positions is not None and most < positions else None)
 

@@ -121,11 +121,7 @@ class ResidualTrainer(ShardedTrainer):
                 set_profile(self.model, type(self.model.config).from_pretrained(checkpoint).admin_profile)
             if finished:
                 best = Path(self.state.best_model_checkpoint or checkpoint)
-                best = checkpoint.with_name(best.name)  # the run may have been moved or copied
-                if not best.is_dir():
-                    logger.warning("%s, the best checkpoint, is missing: the last one takes its place", best)
-                    best = checkpoint
-                self.state.best_model_checkpoint = str(best)
+                best = self._or_last(checkpoint.with_name(best.name), checkpoint)  # it may have been moved or copied
                 if self.settings.lora is None:
                     load_average(self.model, [best])
                 else:
@@ -231,11 +227,18 @@ class ResidualTrainer(ShardedTrainer):
         else:
             load_trained(self.model, Path(resume_from_checkpoint))
 
+    def _or_last(self, best: Path, last: Path) -> Path:
+        """The best checkpoint, from now on the last one if it is missing."""
+        if not best.is_dir():
+            logger.warning("%s, the best checkpoint, is missing: the last one takes its place", best)
+            best = last
+        self.state.best_model_checkpoint = str(best)
+        return best
+
     def _load_best_model(self) -> None:
         best = Path(self.state.best_model_checkpoint)
         if not best.is_dir():  # newer Transformers find this out when a run is resumed
-            best = complete_checkpoints(Path(self.args.output_dir))[-1]
-            self.state.best_model_checkpoint = str(best)
+            best = self._or_last(best, complete_checkpoints(Path(self.args.output_dir))[-1])
         check_undamaged(best)
         if self.settings.lora is None:
             super()._load_best_model()

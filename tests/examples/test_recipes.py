@@ -62,7 +62,7 @@ ROWS = [
     for folder in FOLDERS
     for row in ROW.finditer((EXAMPLES / folder / "README.md").read_text(encoding="utf-8"))
 ]
-"""A recipe, what is set beside it, and the row of the table in its README."""
+"""Recipes, their overrides, and their rows in the tables of the READMEs."""
 
 
 @pytest.mark.parametrize(("name", "changes", "row"), ROWS)

@@ -175,8 +175,7 @@ def text_of(run: Run, split: str) -> tuple[Any, ...]:
 
 def packing(run: Run) -> tuple[Any, ...]:
     """Equal in language models whose tokens are predicted from equally long contexts."""
-    fields = (("data", "sample_break_mode"), ("evaluation", "context_window"))
-    return run.block_size, *(run.recipe.get(part, {}).get(name) for part, name in fields)
+    return run.block_size, run.setting("data", "sample_break_mode"), run.setting("evaluation", "context_window")
 
 
 def one_signature(figures: Iterable[Mapping[str, Any]], name: str) -> bool:
