@@ -96,7 +96,9 @@ def run_translate(options: argparse.Namespace) -> int:
             from residual_hf.documents.translation import translate_document
         translate = translate_document
     else:
-        check_text_files(source, options.output)
+        check_lines_of_text(filter(None, [source]))
+        if options.output is not None and options.output.name.lower().endswith((*chain(*BINARY.values()), *ARCHIVES)):
+            raise InputError(f"--output: {options.output} given, must be a text file, as the input is")
         refuse(options, OF_CATALOGUES, "given, but there is no catalogue such as a .po file")
     if options.devices > 1 and not in_group():
         return run_on_devices(options.devices, options.arguments)
@@ -113,17 +115,16 @@ def run_translate(options: argparse.Namespace) -> int:
     return 0
 
 
-def check_text_files(source: Path | None, output: Path | None) -> None:
+def check_lines_of_text(files: Iterable[Path]) -> None:
     """Raise `InputError` for names of files that hold something else than lines of text."""
-    if source is not None:
-        name = uncompressed_name(source.name.lower())
-        if name.endswith(DOCUMENTS):
-            raise InputError(f"{source}: is a compressed document, must be unpacked")
-        advice = next((advice for advice, names in REFUSED.items() if name.endswith(names)), None)
+    for file in files:
+        name = uncompressed_name(file.name.lower())
+        others = {"export its sentences, one in a line": DOCUMENTS} | REFUSED
+        if file.suffix.lower() not in DOCUMENTS and name.endswith(DOCUMENTS):
+            raise InputError(f"{file}: is a compressed document, must be unpacked")
+        advice = next((advice for advice, names in others.items() if name.endswith(names)), None)
         if advice is not None:
-            raise InputError(f"{source}: has no lines of text, and is none of {', '.join(DOCUMENTS)}: {advice}")
-    if output is not None and output.name.lower().endswith((*chain(*BINARY.values()), *ARCHIVES)):
-        raise InputError(f"--output: {output} given, must be a text file, as the input is")
+            raise InputError(f"{file}: has no lines of text: {advice}")
 
 
 def add_transcribe(transcribe: argparse.ArgumentParser) -> None:
@@ -174,20 +175,13 @@ def run_score(options: argparse.Namespace) -> None:
     files = (options.source, options.translation)
     if (None in files) != (files == (None, None)) or (None not in files and options.file is not None):
         raise InputError("--source, --translation: both must be given, or a file with both sides in their place")
-    check_lines_of_text(filter(None, (*files, options.file)))
+    check_lines_of_text(file for file in (*files, options.file) if file is not None and file.suffix.lower() != ".tsv")
     translator = load_translator(options, options.model)
     from residual_hf.generation.scoring import read_pairs, scored
 
     given = {name: getattr(options, name) for name in (*LANGUAGES, "skip_long")}
     for line in scored(translator, read_pairs(options.file, *files), **given):
         print(line)
-
-
-def check_lines_of_text(files: Iterable[Path]) -> None:
-    """Raise `InputError` for names of documents and of other structured files."""
-    for file in files:
-        if file.suffix.lower() in {*chain(*REFUSED.values()), *DOCUMENTS} - {".tsv"}:  # `score` reads pairs of it
-            raise InputError(f"{file}: is no file with lines of text; export its sentences, one in a line")
 
 
 def add_serve(serve: argparse.ArgumentParser) -> None:

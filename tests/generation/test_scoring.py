@@ -84,7 +84,7 @@ def test_the_command_scores_a_table_or_two_files(folder, tmp_path, capsys, monke
         (files[:2], "--source, --translation: both must be given"),
         ([str(tmp_path / "one")], "line 1 must be a source, a tab and a translation"),
         (["a.en", "a b.de"], "must be one with both sides; of two files use --source a.en --translation 'a b.de'"),
-        (["page.html"], "page.html: is no file with lines of text"),
+        (["page.html"], "page.html: has no lines of text: export its sentences"),
     ):
         assert main(["score", str(folder), *arguments]) == 2
         assert message in capsys.readouterr().err
