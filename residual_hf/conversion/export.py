@@ -110,8 +110,8 @@ def export(
 
     The folder also gets the tokenizer and `export.json`, and the shortlist of the model, if it has one: for
     CTranslate2 as `vmap.txt`, which `translate_batch(..., use_vmap=True)` uses, for the web as `shortlist.bin`. It is
-    written only after the float32 export has translated up to 200 sentences like the model. For int8, the loss of BLEU
-    is stated.
+    written only after the float32 export has translated up to 200 sentences like the model; for the web, how many the
+    int8 kernels of this machine translate like it is counted. For int8, the loss of BLEU is stated.
 
     Args:
         name: a saved folder or a name on the Hub.

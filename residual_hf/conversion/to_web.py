@@ -40,7 +40,7 @@ PATTERNS = {
         *("WORD", "BARE_WORD", "TAG", "SPAN", "TOKEN", "LETTERS"),
     ),
     translation_inputs: ("TAG_PATTERN", "MARKUP", "BEFORE_SENTENCE"),
-    long_text: ("SENTENCE_END", "COMMA", "JOINED", "UNSPACED"),
+    long_text: ("SENTENCE_END", "STOP", "COMMA", "JOINED", "UNSPACED"),
 }
 WORD = r"\p{L}\p{N}_"
 PART = re.compile(r"\[\^\\W((?:\\.|[^\[\]\\])*)\]|\[(?:\\.|[^\[\]\\])*\]|\\U[0-9a-f]{8}|\\.")
@@ -180,7 +180,6 @@ def texts_of(model: Model, tokenizer: Any) -> dict[str, Any]:
         targets = [{"language": code, "prefix": f"{tag} ", "forced": forced} for code, tag in chosen]
         if inputs.tags_targets:
             targets = [{"language": code, "prefix": "", "forced": number(tag)} for code, tag in chosen]
-    lowers = None not in inputs.pair and not inputs.is_monolingual
     return {
         "source": source,
         "targets": targets,
@@ -192,7 +191,7 @@ def texts_of(model: Model, tokenizer: Any) -> dict[str, Any]:
             "brackets": placeholders.BRACKETS,
             "noLetters": long_text.NO_LETTERS,
             "placeholders": list(placeholders.PLACEHOLDER_TOKENS) if inputs.has_placeholders else [],
-            "lowersCapitals": lowers and not getattr(model.config, "reads_capitals", False),
+            "lowersCapitals": inputs.lowers_capitals,
             "wordInCapitals": translation_inputs.WORD_IN_CAPITALS,
             "readsAll": inputs.is_monolingual,
             "tagsSources": bool(inputs.tags) and not inputs.tags_targets,

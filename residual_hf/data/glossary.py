@@ -4,8 +4,10 @@ import csv
 import logging
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unicodedata import normalize
 from zlib import crc32
 
 import regex
@@ -63,7 +65,7 @@ class Glossary:
 
     def __init__(self, rows: Iterable[tuple[str, str]]):
         self.targets: dict[str, tuple[str, ...]] = {}
-        for source, target in rows:
+        for source, target in (map(partial(normalize, "NFC"), row) for row in rows):  # as tokenizers write
             self.targets[source] = tuple(dict.fromkeys((*self.targets.get(source, ()), target)))
         self._terms = {form: term for term in self.targets for form in forms_of(term)} | {t: t for t in self.targets}
         lower = {form for form in self._terms if form == form.lower()}
@@ -71,7 +73,8 @@ class Glossary:
         forms = {"exact": r"\L<exact>", "lower": r"(?i:\L<lower>)"}
         choice = "|".join(form for name, form in forms.items() if lists[name])  # an empty list matches nothing at all
         options: dict[str, Any] = {"ignore_unused": True, "cache_pattern": False}  # which would keep the lists
-        self._pattern = regex.compile(f"{BEGIN}(?:{choice}){END}", **options, **lists) if choice else None
+        pattern = f"{BEGIN}(?:{choice}){END}"  # whose longest match is taken
+        self._pattern = regex.compile(pattern, regex.POSIX, **options, **lists) if choice else None
 
     @classmethod
     def read(cls, path: str | Path) -> "Glossary":
@@ -181,11 +184,12 @@ def forms_of(term: str) -> Iterator[str]:
 
 
 def form_of(term: str, text: str) -> str | None:
-    """A term as a text has it, in which each word may have another ending."""
+    """A term as a text has it, in which each word may have another ending, but not in scripts without spaces."""
     words = []
     for word in term.split():
-        stem = word[: max(4, len(word) - 2)] if word[-1].isalpha() else word
-        ending = len(word) - len(stem) + ENDING if word[-1].isalpha() else 0
+        may_end = word[-1].isalpha() and not UNSPACED.search(word)
+        stem = word[: max(4, len(word) - 2)] if may_end else word
+        ending = len(word) - len(stem) + ENDING if may_end else 0
         words.append(rf"{re.escape(stem)}\w{{0,{ending}}}")
     found = regex.search(BEGIN + r"\s+".join(words) + END, text, regex.IGNORECASE)
     return None if found is None else found[0]

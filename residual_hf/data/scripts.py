@@ -8,6 +8,8 @@ WITHOUT_SPACES = "Han+Hiragana+Katakana+Thai+Lao+Khmer+Myanmar+Tibetan"
 """Scripts that do not separate words by spaces; in Tibetan and in much Burmese, spaces separate phrases."""
 
 LETTER = regex.compile(r"\p{L}")
+DIRECTION = regex.compile(r"[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Marks of the direction of writing, which tokenizers drop."""
 
 
 @lru_cache(maxsize=64)

@@ -23,6 +23,8 @@ from .mixed_content import Dialect, Span, read_mixed, write_mixed
 
 logger = logging.getLogger(__name__)
 
+BY_MACHINE = "residual_hf:mt"
+"""The sub-state of XLIFF 2 that says what `needs-review-translation` says in version 1."""
 LINE = r'"(?:[^"\\\r\n]|\\.)*"[ \t]*'
 LINES = rf"{LINE}(?:\r?\n[ \t]*{LINE})*"
 FIELD = re.compile(rf"^(?:(#,)|#(~)|(?:msgctxt|msgid)\b|(msgstr(?:\[\d+\])?[ \t]*)({LINES})(?=\r?$))", re.MULTILINE)
@@ -160,7 +162,9 @@ class XLIFFFile(DocumentFile):
                 continue
             text = "" if own is None else segment_text(own).strip()
             is_copy = state in UNTRANSLATED and text == segment_text(source).strip()
-            unreviewed = state in UNTRANSLATED or state.startswith("needs-") or unit.get("approved") == "no"
+            by_machine = unit.get("subState") == BY_MACHINE and state == "translated"
+            named = state in UNTRANSLATED or state.startswith("needs-")
+            unreviewed = by_machine or named or unit.get("approved") == "no"
             has_words = own is not None and segment_text(own, variables=False).strip() != ""
             if self._options.wants(not has_words or is_copy, unreviewed):
                 yield source, own
@@ -191,6 +195,7 @@ class XLIFFFile(DocumentFile):
                 write_mixed(places[id(source)], next(following), XLIFF_TEXT, copied=True, keeps_space=keeps_space)
             if unit.tag.endswith("segment"):
                 unit.set("state", "translated")
+                unit.set("subState", BY_MACHINE)
             else:
                 target.set("state", "needs-review-translation")
                 target.set("state-qualifier", "mt-suggestion")

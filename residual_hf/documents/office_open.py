@@ -26,8 +26,10 @@ DROPPED = ("rPr", "proofErr", "lastRenderedPageBreak", "softHyphen")
 BREAKS = ("tab", "br", "cr", "ptab")
 TEXT, START, END, BREAK, EMPTY, CODE = "text", "<", ">", "break", "empty", "instrText"
 FROM, UNTIL = "from", "until"
-WITHOUT_LOOK = ("lang", "noProof", "bCs", "iCs", "szCs", "webHidden", "altLang", "dirty", "err")
+WITHOUT_LOOK = ("lang", "noProof", "webHidden", "altLang", "dirty", "err")
 """Properties of runs that do not change how their text looks: elements of Word, attributes of PowerPoint."""
+OF_COMPLEX_SCRIPTS = ("bCs", "iCs", "szCs")
+"""Properties for Arabic, Hebrew and others, without which `rtl` or `cs` no text has their look."""
 HINT = "}hint"  # of `rFonts`: which font Word takes for characters that several have
 SEEN_ON_SPACES = ("rStyle", "u", "strike", "dstrike", "highlight", "shd", "bdr", "hlinkClick")
 """Properties of runs that also change how spaces look, or what a click on them does."""
@@ -164,10 +166,13 @@ class Paragraph:
         key = b""
         if properties is not None:
             bare = copy.deepcopy(properties)
+            is_complex = not {"rtl", "cs"}.isdisjoint(map(local_name, bare))
             for child in list(bare):
                 for name in [name for name in child.attrib if name.endswith(HINT)]:
                     del child.attrib[name]
-                if local_name(child) in WITHOUT_LOOK or (local_name(child) == "rFonts" and not child.attrib):
+                name = local_name(child)
+                is_seen = child.attrib if name == "rFonts" else is_complex or name not in OF_COMPLEX_SCRIPTS
+                if name in WITHOUT_LOOK or not is_seen:
                     bare.remove(child)
             for name in WITHOUT_LOOK:
                 bare.attrib.pop(name, None)

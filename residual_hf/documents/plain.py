@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 
 from residual_hf.base.errors import InputError
+from residual_hf.data.scripts import DIRECTION
 from residual_hf.generation.markup import Block
 
 from .document import DocumentFile, read_text
@@ -57,7 +58,7 @@ class Subtitles(DocumentFile):
             if not isinstance(part, str):
                 joined = OPEN_RUBY.sub(r"\1</rt>", "\n".join(map(str.strip, part)))
                 joined = joined if is_html else BREAK.sub("\n", joined.replace("\\h", "\xa0"))
-                lines = [line.strip() for line in joined.split("\n")]
+                lines = [line.strip() for line in DIRECTION.sub("", joined).split("\n")]
                 several = len(lines) > 1 and any((*map(SPEAKER.match, lines), *map(VOICE.match, lines[1:])))
                 self._shown.append((len(lines), several))
                 self.blocks.append(

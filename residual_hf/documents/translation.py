@@ -17,7 +17,7 @@ from residual_hf.generation.translator import Translator
 from residual_hf.model.options import refusal
 from residual_hf.model.translation_inputs import languages_of
 
-from . import EBOOKS, HTML, KEY_VALUES, MARKDOWN, MESSAGES, PO, SUBTITLES, XLIFF
+from . import BILINGUAL, EBOOKS, HTML, KEY_VALUES, MARKDOWN, MESSAGES, PO, SUBTITLES, XLIFF
 from .archived import PARTS, ArchivedDocument
 from .catalogues import DEFAULTS, CatalogueOptions, POFile, XLIFFFile
 from .commonmark import MarkdownFile
@@ -51,7 +51,7 @@ MOST_ELEMENTS = 10_000
 """In a block; those of one block are placed together, which takes a second for so many."""
 OF_LINES = {
     name: getattr(StreamSettings(), name)
-    for name in ("num_return_sequences", "scores", "sample", "alignments", "word_scores", "flags", "review")
+    for name in ("num_return_sequences", "scores", "sample", "alignments", "word_scores", "flags", "review", "long")
 }
 """Settings that have no place in a document, and their defaults."""
 
@@ -59,10 +59,10 @@ OF_LINES = {
 def read_document(path: Path, options: CatalogueOptions = DEFAULTS) -> DocumentFile:
     """Read a document in the format that its name ends in. Raises `InputError` for another name or content."""
     suffix = path.suffix.lower()
+    if options != DEFAULTS and suffix not in BILINGUAL:
+        raise InputError(f"--fill, --mark-fuzzy: given, but {path} is no catalogue: {', '.join(BILINGUAL)}")
     if suffix in CATALOGUES:
         return CATALOGUES[suffix](path, options)
-    if options != DEFAULTS:
-        raise InputError(f"--fill, --mark-fuzzy: given, but {path} is no catalogue: {', '.join(CATALOGUES)}")
     if suffix not in READERS:
         raise InputError(f"{path}: unknown format, must be one of {', '.join(READERS)}")
     return READERS[suffix](path)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
+from unicodedata import is_normalized
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus, numbered
@@ -159,6 +160,11 @@ def warn_about_references(scorer: Scorer) -> None:
             "example by sed -r 's/@@( |$)//g'"
         )
     references = "".join(sample)
+    if not is_normalized("NFC", references):
+        logger.warning(
+            f"{name}: the references have letters with accents or dots in a form other than NFC, which tokenizers "
+            "write: metrics count their words as wrong; normalize them, for example by uconv -x nfc"
+        )
     unspaced = LETTER.search(references) and share_of_script(references, WITHOUT_SPACES) > 0.5
     if unspaced and scorer.tokenizer in ("13a", "intl") and not scorer.pretokenized:
         logger.warning(

@@ -16,7 +16,9 @@ PUNCTUATION = r"[\u3000-\u303f\uff01-\uff0f\uff1a-\uff20]"
 UNSPACED = regex.compile(rf"{letters_of(WITHOUT_SPACES).pattern}|{PUNCTUATION}")
 JOINED = regex.compile(rf"{letters_of('Han+Hiragana+Katakana').pattern}|{PUNCTUATION}")
 """Characters without a space between sentences; Thai, Lao, Khmer, Burmese and Tibetan have one."""
-SENTENCE_END = re.compile(r"[.!?;…]['\"»”’)\]]*\s+|[。！？；।؛؟۔։።]+['\"»”’)\]」』）]*\s*")
+SENTENCE_END = re.compile(r"[.!?;…]['\"»”’)\]]*\s+|[。！？；।؛؟۔։።။។៕།]+['\"»”’)\]」』）]*\s*")
+STOP = re.compile(r"[।॥؟۔։።။។៕།]['\"»”’)\]]*$")
+"""The end of a sentence in a script that has spaces there, which writers may leave out."""
 COMMA = re.compile(r"[、，]")
 NO_LETTERS = ".!?…'\"()[]«»“”‘’"
 """Marks that are between letters in all scripts."""
@@ -50,7 +52,8 @@ def space_between(source: str, space: str, before: str, after: str) -> str:
     if JOINED.match(before.rstrip(NO_LETTERS)[-1:]) and JOINED.match(after.lstrip(NO_LETTERS)[:1]):
         return space.removeprefix(" ")
     has_none = JOINED.match(before[-1:]) or JOINED.match(after[:1])
-    return space or " " * (not has_none and UNSPACED.match(source.rstrip(NO_LETTERS)[-1:]) is not None)
+    is_end = UNSPACED.match(source.rstrip(NO_LETTERS)[-1:]) or STOP.search(source)
+    return space or " " * (not has_none and is_end is not None)
 
 
 def too_long(where: str, tokens: int, positions: int | None) -> InputError:

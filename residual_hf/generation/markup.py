@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from sentencex import segment
 
 from residual_hf.data.language_names import detected_as
+from residual_hf.data.scripts import DIRECTION
 from residual_hf.model.alignment import Alignment, rewritten
 from residual_hf.model.placeholders import RUN
 from residual_hf.model.translation_inputs import has_letters, languages_of
@@ -41,8 +42,10 @@ KEPT = re.compile(f"({RUN.pattern})")
 MOST_PLACEHOLDERS = 1000  # in a block; they are placed together, in quadratic time
 LONGEST_SENTENCE = 200  # tokens; models of sentences lose quality beyond
 LINE_BREAKS = re.compile(r"([\r\n\v\f\x85\u2028\u2029]+)")
-BEFORE_SENTENCE = re.compile(r"\s*(?:[-*+•–—#>]+\s+)*")  # with marks of lists, headings and quotations
+BEFORE_SENTENCE = re.compile(rf"(?:\s|{DIRECTION.pattern})*(?:[-*+•–—#>]+\s+)*")  # with marks of lists and quotations
 UNUSUAL_SPACE = re.compile(r"[^\S ]")
+SENTENCE = re.compile(r"[^។៕།]*[។៕།]+['\"»”’)\]]*\s*|[^។៕།]+")
+"""A sentence of Khmer or Tibetan, whose marks sentencex does not know."""
 
 T = TypeVar("T")
 
@@ -155,7 +158,8 @@ def sentences_of(line: str, language: str) -> Iterator[str]:
     """The sentences of a line with the spaces after them. sentencex panics at some spaces before a full stop."""
     end = 0
     for found in segment(language, UNUSUAL_SPACE.sub(" ", line)):
-        yield line[end : (end := end + len(found))]
+        for sentence in SENTENCE.findall(found):
+            yield line[end : (end := end + len(sentence))]
 
 
 class _MarkedText:
@@ -216,14 +220,16 @@ class _MarkedText:
         space = source = translation = ""
         for piece, is_sentence in self.pieces:
             written, alignment, before = piece, None, translation
+            if self.sentences and not is_sentence:
+                written = DIRECTION.sub("", piece)  # of the other language
             if is_sentence:
                 written, _, alignment = next(following)
                 if before and not space.strip():
                     target = target[: len(target) - len(space)] + space_between(source, space, before, written)
                 source, space, translation = piece, "", written
             else:
-                space += piece
-            if piece.strip():
+                space += written
+            if is_sentence or written.strip():
                 pairs.append(SentencePair(piece, start, written, len(target), alignment))
             target += written
             start += len(piece)

@@ -28,6 +28,14 @@ from .self_contained import code_fields, write_model_code
 from .stack_config import StackConfig
 
 logger = logging.get_logger(__name__)
+ELSEWHERE = {
+    **dict.fromkeys(("layers", "num_layers", "n_layers", "n_layer"), "encoder_layers"),
+    **dict.fromkeys(("heads", "num_heads", "n_heads", "n_head"), "encoder_attention_heads"),
+    **dict.fromkeys(("ffn_dim", "ff_size", "d_ff", "intermediate_size"), "encoder_ffn_dim"),
+    **dict.fromkeys(("dropout_rate", "hidden_dropout", "hidden_dropout_prob", "resid_pdrop"), "dropout"),
+    **dict.fromkeys(("arch", "architecture"), "preset"),
+}
+"""Names of other programs for fields, where the field of the closest name is another."""
 LORA_TARGETS = ["q_proj", "v_proj"]  # as PEFT adapts BART and Marian
 
 if TYPE_CHECKING:
@@ -119,8 +127,8 @@ class ResidualConfig(PreTrainedConfig):
         reads_capitals: read a line in capitals as it is; by default it is read in lower case, and its translation is
             written in capitals.
 
-    Raises `huggingface_hub.errors.StrictDataclassError` (`ValueError` for an unknown mode or field) naming the field,
-    its value and the allowed values.
+    Raises `huggingface_hub.errors.StrictDataclassError` (`ValueError` for an unknown mode or a misspelled field)
+    naming the field, its value and the allowed values.
     """
 
     model_type = "residual"
@@ -232,8 +240,9 @@ class ResidualConfig(PreTrainedConfig):
         for name in names:
             if name in options:
                 raise ValueError(f"{name}: unknown field; did you mean ln_mode_options={{{name!r}: ...}}?")
-            if not hasattr(self, name) and difflib.get_close_matches(name, known, cutoff=0.92):
-                raise ValueError(unknown_name(name, known))
+            close = ELSEWHERE.get(name) in known or difflib.get_close_matches(name, known, cutoff=0.92)
+            if close and not hasattr(self, name):
+                raise ValueError(unknown_name(name, known, ELSEWHERE))
 
     def _record_defaults(self, field: str) -> None:
         """Set a field to the defaults of the modes: `field` if the stacks agree, otherwise one field per stack."""

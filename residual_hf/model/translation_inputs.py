@@ -77,10 +77,10 @@ def in_capitals(text: str, language: str | None, *, of_words: bool = False) -> s
 
 
 def is_in_capitals(text: str) -> bool:
-    """Whether all letters of a text are capitals (or ß); at least one word has so many that it may be no acronym."""
+    """Whether all letters of a text are capitals, or have none; at least one word is too long for an acronym."""
     words = LETTERS.findall(PLACEHOLDER.sub("", TAG.sub("", text)))
     return any(len(word) >= WORD_IN_CAPITALS for word in words) and all(
-        c.isupper() or combining(c) or c in "ß'’" for word in words for c in word
+        c.isupper() or combining(c) or c in "ßªº'’" or category(c) == "Lm" for word in words for c in word
     )
 
 
@@ -93,7 +93,8 @@ def _lower(word: re.Match[str], language: str | None) -> str:
     text = word[0].replace("I", "ı").replace("İ", "i") if _has_two_i(language) else word[0]
     is_pronoun = word[0].startswith(("I'", "I’")) or word[0] == "I"
     if BEFORE_SENTENCE.search(word.string, 0, word.start()) or (is_pronoun and (language or "")[:2] == "en"):
-        return _upper(text[0], language) + text[1:].lower()
+        first = text[0].lower()
+        return _upper(first, language, str.title) + text.lower()[len(first) :]  # with the sigma of a word's end
     return text.lower()
 
 
@@ -185,12 +186,14 @@ class TranslationInputs:
         """Source and target language of a bilingual model."""
         return languages_of(self.config, self.tokenizer)
 
+    @cached_property
+    def lowers_capitals(self) -> bool:
+        """Whether text in capitals is read in lower case: by a model of known languages that is for whole words."""
+        reads_capitals = None in self.pair or self.is_monolingual or getattr(self.config, "reads_capitals", False)
+        return not (reads_capitals or any(token.endswith("@@") for token in self.tokenizer.get_vocab()))
+
     def lowers(self, text: str) -> bool:
-        """Whether the model reads a text in capitals in lower case: a translation model of known languages."""
-        is_for = (
-            None not in self.pair and not self.is_monolingual and not getattr(self.config, "reads_capitals", False)
-        )
-        return is_for and is_in_capitals(text)
+        return self.lowers_capitals and is_in_capitals(text)
 
     @property
     def is_monolingual(self) -> bool:

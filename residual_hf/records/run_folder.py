@@ -49,7 +49,7 @@ class Run:
                 raise InputError(f"run folder: {folder} has no {name}, must be the folder of a {kind}")
         record = RunRecord.read(folder)
         if finished and record.goes_on:
-            raise InputError(f"run folder: {folder} was resumed and has not finished again; use --resume")
+            raise InputError(f"run folder: {folder} was resumed and has not finished: continue it with train --resume")
         config, metrics, cleaning = (
             read_json(folder / name) if (folder / name).is_file() else {}
             for name in ("model/config.json", "metrics.json", "cleaning.json")

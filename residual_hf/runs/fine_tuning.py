@@ -1,5 +1,6 @@
 """How a first recipe trains on from a model: its vocabulary or another, all weights or adapters, and the rate."""
 
+import logging
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -16,6 +17,8 @@ from residual_hf.model.translation_inputs import language_tags
 from residual_hf.records.run_folder import read_recipe
 
 from .warm_start import Start, load_start
+
+logger = logging.getLogger(__name__)
 
 MORE_TOKENS = 1.25
 """Tokens of a side in the vocabulary of the model, over those in a new one, from which the new one is better."""
@@ -92,8 +95,16 @@ def propose(name: str, languages: tuple[str, str], data: DataSettings, sample: P
         except InputError:
             tokenizer = None
     divisible = hasattr(start.tokenizer, "backend_tokenizer")  # else its vocabulary cannot be exchanged
-    if tokenizer is not None and divisible and not serves(tokenizer, sample, new):
-        tokenizer = None
+    if tokenizer is not None and not serves(tokenizer, sample, new):
+        if divisible:
+            tokenizer = None
+        else:
+            logger.warning(
+                "--from: the vocabulary of %s does not know this text well (unknown or many tokens), and that of a %s "
+                "cannot be replaced: another model may serve better",
+                name,
+                type(tokenizer).__name__,
+            )
     if tokenizer is None and not divisible:
         raise InputError(f"--from: {name}: its {type(start.tokenizer).__name__} has no code for one of the languages")
     total = sum(p.numel() for p in model.parameters())

@@ -21,19 +21,9 @@ from residual_hf.data.task import TASKS, Task
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.evaluation.sentence_metrics import ROUGE
 from residual_hf.generation.generation_settings import DecodingSettings
-from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.configuration_residual import ELSEWHERE, ResidualConfig
 from residual_hf.model.options import check_fields, from_mapping, option, refusal, shortened, unknown_name
 from residual_hf.training.training_settings import LOSSES, TrainingSettings
-
-ELSEWHERE = {
-    "num_layers": "encoder_layers",
-    "num_heads": "encoder_attention_heads",
-    "ff_size": "encoder_ffn_dim",
-    "intermediate_size": "encoder_ffn_dim",
-    "arch": "preset",
-    "architecture": "preset",
-}
-"""Names of other programs for fields of `model`, where the field of the closest name is another."""
 
 COMET = "comet:"  # before the model of a metric
 

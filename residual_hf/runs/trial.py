@@ -88,7 +88,10 @@ def tokens_that_fit(
         found = int(0.5 * psutil.virtual_memory().available / sharing / (2 * kept))
     else:
         trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-        total = torch.cuda.get_device_properties(device).total_memory
+        properties = getattr(torch.get_device_module(device), "get_device_properties", None)
+        if properties is None:
+            raise InputError(f"training.max_tokens: auto, but the memory of {device} is unknown, must be a number")
+        total = properties(device).total_memory
         reserved = int((2 + copies) * trained + RESERVE * total)
 
         def is_full(tokens: int) -> bool:

@@ -83,7 +83,7 @@ class _Update:
     """Tensors of one update that are still on the device."""
 
     step: int
-    loss: Tensor | float = 0.0
+    loss: Any = 0.0  # None is unknown
     norms: Tensor | None = None
     scale: float = 1.0
     sites: SiteSums | None = None
@@ -176,7 +176,7 @@ class DiagnosticsCallback(TrainerCallback):
         """Called where the backward pass of a batch begins; `gradient` has the factors of the loss that is trained."""
         if self.update is None:
             return
-        self.update.loss = 1.0 if loss is None else self.update.loss + (loss * gradient).detach()
+        self.update.loss = None if loss is None else self.update.loss + (loss * gradient).detach()
         if GradientState().sync_gradients:  # after DDP and FSDP have queued what makes the gradients complete
             engine = Variable._execution_engine
             engine.queue_callback(lambda: engine.queue_callback(self._measure_gradients))
@@ -266,7 +266,8 @@ class DiagnosticsCallback(TrainerCallback):
         scales = torch.tensor([[update.scale] for update in updates], dtype=torch.float64)
         norms = torch.stack([update.norms for update in updates if update.norms is not None]).double()
         squares = (norms / scales.to(norms.device)).square()
-        losses = torch.stack([torch.as_tensor(update.loss, device=norms.device).double() for update in updates])
+        known = (update.scale if update.loss is None else update.loss for update in updates)
+        losses = torch.stack([torch.as_tensor(loss, device=norms.device).double() for loss in known])
         if processes > 1:
             torch.distributed.all_reduce(losses)
             losses /= processes

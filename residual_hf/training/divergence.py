@@ -43,6 +43,8 @@ class DivergenceGuard(TrainerCallback):
     ) -> None:
         if not logs or logs.keys().isdisjoint(("loss", "eval_loss")):
             return
+        if args.fp16:  # a plain `Trainer` does not log the loss scale
+            logs = {"loss_scale": 1.0, **logs}
         reason = self.reason(logs, state.log_history[:-1])
         if reason is None:
             return

@@ -184,7 +184,7 @@ def test_texts_are_translated_as_by_the_translator(tmp_path, fields):
 
 
 PIECES = [
-    *("two cats", "TWO CATS", "I'M HERE. İSTANBUL", "ΣΊΣΥΦΟΣ IŞIK", "42", "1,234.56 №"),
+    *("two cats", "TWO CATS", "I'M HERE. İSTANBUL", "ΣΊΣΥΦΟΣ IŞIK", "42", "1,234.56 №", "ΑΣ Nº ᲥᲐᲠᲗᲣᲚᲘ"),
     *("😀", "👍🏽 ❤️", "e\u0301 ②", "ß ʰ"),
     *("{name}", "{n, plural, one {# a} other {b}}", "%1$s 50 % %d", "https://a.org/x_(y).", "me@a-b.org", "<b>x</b>"),
     *("@:link.to $t(x)", "{{ x }} <%= y %>", "日本 http://a.jp日本", "กข", ":path", "<ph1>", "…"),

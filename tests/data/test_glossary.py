@@ -131,6 +131,8 @@ def test_the_file_is_read_or_refused_by_line(tmp_path):
         ("PI", "使用API接口", False),
         ("at", "ใช้cat", False),
         ("ak", "éak", False),
+        ("北京理工大学", "我在北京理工学院工作", False),
+        ("北京理工大学", "我在北京理工大学工作", True),
     ],
 )
 def test_a_translation_may_be_inflected(term, text, found):
@@ -142,6 +144,16 @@ def test_a_translation_may_be_inflected(term, text, found):
 )
 def test_letters_after_a_term(term, text, letters):
     assert letters_after(term, text) == letters
+
+
+def test_the_longest_term_is_found_whatever_its_case():
+    glossary = Glossary([("API", "Schnittstelle"), ("api key", "API-Schlüssel")])
+    assert [term.targets for term in glossary.find("The API key")] == [("API-Schlüssel",)]
+
+
+def test_terms_have_the_form_that_tokenizers_write():
+    glossary = Glossary([("cafe\u0301", "ल\u095cकी")])
+    assert glossary.without_translation("un café", "एक लड\u093cकी") == []
 
 
 def test_other_translations_of_terms_are_found(glossary):

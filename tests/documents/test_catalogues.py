@@ -164,7 +164,9 @@ def test_only_empty_targets_of_xliff_1_change(tmp_path, monkeypatch):
 def test_only_empty_targets_of_xliff_2_change(tmp_path, monkeypatch):
     written = upper_text(monkeypatch, tmp_path / "a.xliff", XLIFF_2)
     expected = XLIFF_2.replace("runs</source>", 'runs</source><target>A <pc id="1">DOG</pc> RUNS</target>')
-    expected = expected.replace("<segment><source>a", '<segment state="translated"><source>a')
+    expected = expected.replace(
+        "<segment><source>a", '<segment state="translated" subState="residual_hf:mt"><source>a'
+    )
     expected = expected.replace('srcLang="en"', 'srcLang="en" trgLang="de"')
     assert written == expected
 
@@ -325,6 +327,14 @@ def test_translations_of_xliff_to_review_are_chosen(tmp_path):
     (tmp_path / "a.xlf").write_text(f"<xliff>{''.join(units)}</xliff>")
     found = {fill: len(read_document(tmp_path / "a.xlf", CatalogueOptions(fill)).blocks) for fill in FILL}
     assert found == {"empty": 0, "unreviewed": 2, "all": 4}
+
+
+def test_translations_of_xliff_2_to_review_are_chosen(tmp_path, monkeypatch):
+    path, text = tmp_path / "b.xliff", upper_text(monkeypatch, tmp_path / "a.xliff", XLIFF_2)
+    path.write_text(text)
+    assert len(read_document(path, CatalogueOptions("unreviewed")).blocks) == 1
+    path.write_text(text.replace('state="translated"', 'state="reviewed"'))
+    assert not read_document(path, CatalogueOptions("unreviewed")).blocks
 
 
 @pytest.mark.parametrize(

@@ -321,9 +321,9 @@ def test_what_cannot_be_read_is_named(name, content, tmp_path):
 
 
 def test_options_of_catalogues_are_refused_elsewhere(tmp_path):
-    (tmp_path / "a.md").write_text("text")
-    with pytest.raises(InputError, match=r"--fill, --mark-fuzzy: given, but .*a\.md is no catalogue"):
-        read_document(tmp_path / "a.md", CatalogueOptions("all"))
+    for name in ("a.md", "a.json"):
+        with pytest.raises(InputError, match=rf"--fill, --mark-fuzzy: given, but .*{name} is no catalogue"):
+            read_document(tmp_path / name, CatalogueOptions("all"))
 
 
 def test_keys_of_json_that_occur_twice_stay(tmp_path, monkeypatch):

@@ -44,6 +44,7 @@ def test_a_document_is_translated_by_the_command(model, tmp_path, capsys, monkey
         ([str(source)], "--output: missing, must be a file that ends in .HTML, as the document does"),
         ([str(source), "--output", str(output)], "out.html exists; use --overwrite"),
         ([str(source), "--output", "x.pdf"], "--output: 'x.pdf' given, must be a file that ends in .HTML"),
+        ([str(source), "--output", "x.html", "--long", "skip"], "--long: is for lines of text, not for the document"),
         ([str(source), "--output", "x.html", "--scores"], "--scores: is for lines of text, not for the document"),
         ([str(source.with_name("a.pdf")), "--output", "x.txt"], "a.pdf: has no lines of text: save it as .docx"),
         (["a.tex", "--output", "x.txt"], "a.tex: has no lines of text: convert it to Markdown"),

@@ -103,6 +103,13 @@ def test_a_tokenizer_that_finds_no_words_is_warned_about(caplog):
     assert "BLEU with the tokenizer 13a has no meaning for references without spaces" in caplog.text
 
 
+def test_references_in_a_form_that_no_tokenizer_writes_are_warned_about(caplog):
+    make_scorers([corpus(["café लड\u093cकी"])], None, EvaluationSettings())
+    assert not caplog.messages
+    make_scorers([corpus(["cafe", "ल\u095cकी"])], None, EvaluationSettings())
+    assert "the references have letters with accents or dots in a form other than NFC" in caplog.text
+
+
 def test_segmented_references_are_warned_about(caplog):
     make_scorers([corpus(["a@@ b c"])], None, EvaluationSettings())
     assert "the references are segmented (@@)" in caplog.text

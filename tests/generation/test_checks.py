@@ -25,6 +25,7 @@ def test_copy_is_the_source_up_to_case_and_punctuation_but_no_short_name():
     [
         ("Zwei von 12.500,75 Euro um 10:30 Uhr", "2 of 12,500.75 euros at 10:30", []),
         ("٢٠٢٤ و 1 000 000", "2024 and 1,000,000", []),
+        ("12.5 of 1,234", "۱۲٫۵ از ۱٬۲۳۴", []),
         ("im Jahr 2024", "in 2042", ["numbers"]),
         ("im Jahr " + "9" * 5000, "in the year", ["numbers", "length"]),
         ("Hallo {name}, %1$s von %s: %d%%", "Hello {name}, %1$s of %s: %d%%", []),
@@ -49,6 +50,7 @@ def test_copy_is_the_source_up_to_case_and_punctuation_but_no_short_name():
         ("Dr. A. B. Meier kam am 3. Mai um 8 Uhr.", "Dr A B Meier came on 3 May at 8.", []),
         ("Er sagte ... nichts.", "He said nothing.", []),
         ("猫头鹰在叫。狐狸飞进了城堡。", "The owl calls.", ["sentences"]),
+        ("ខ្ញុំឈ្មោះសុខ។ ខ្ញុំរស់នៅភ្នំពេញ។", "My name is.", ["sentences"]),
         ("Ja.", "Yes, and " + "then we went on to some other place, " * 2, ["length"]),
         ("zehn Eulen", "ten owls, that is, all of the owls of the yard", ["length"]),  # 46 characters for 10
         ("zehn Eulen", "ten owls, that is, all of the owls of a yard.", []),  # 45

@@ -14,6 +14,7 @@ def test_a_text_is_split_at_the_ends_of_sentences_then_at_spaces_then_anywhere()
     assert split("「はい。」と言った。「では」", 10) == [("「はい。」", ""), ("と言った。「では」", "")]
     assert split("提供するサービス、及びその他", 9) == [("提供するサービス、", ""), ("及びその他", "")]
     assert split("सच है।। सच", 8) == [("सच है।।", " "), ("सच", "")]
+    assert split("សុខ។ សុខ", 6) == [("សុខ។", " "), ("សុខ", "")]
     assert split("abcdef", 3) == [("abc", ""), ("def", "")]
 
 
@@ -28,6 +29,8 @@ SPACES = [
     ("Hello.", " ", "Hallo.", "“你", " "),
     ("你好。", "", "Mein 你.", "Ade", " "),
     ("Hello.\n", "\n", "你好。", "我", "\n"),
+    ("यह है।", "", "Hello.", "I", " "),
+    ("यह है।", "", "你好。", "我", ""),
 ]
 
 

@@ -131,6 +131,14 @@ def test_sentences_have_spaces_between_them_as_their_language_writes():
     assert document(english).join(["你好。", "我很好。"]) == chinese
     assert document(chinese, language="zh").join(["你好。", "我很好。"]) == chinese
     assert document(english).join(["สวัสดีครับ", "ผมสบายดี"]) == "สวัสดีครับ ผมสบายดี"
+    for text, language in (
+        ("שלום!\u200f מה שלומך?", "he"),
+        ("သူလာတယ်။သူမသွားတယ်။", "my"),
+        ("यह है।यह नहीं।", "hi"),
+        ("ខ្ញុំឈ្មោះ សុខ។ ខ្ញុំរស់នៅភ្នំពេញ។", "km"),
+        ("བཀྲ་ཤིས། བདེ་ལེགས།", "bo"),
+    ):
+        assert document(text, language=language).join(["Hello.", "How are you?"]) == "Hello. How are you?"
 
 
 def aligned(source, target, links):

@@ -12,6 +12,7 @@ from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import encode_corpus
+from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.evaluation.metrics import corpus_scores
 from residual_hf.generation import scoring
 from residual_hf.generation.generation_settings import DecodingSettings
@@ -60,6 +61,18 @@ def test_a_test_set_is_translated_as_its_lines_are():
     settings = DecodingSettings(num_beams=2, max_length_a=0, max_length_b=5)
     found = translate_corpus(model, tokenizer, corpus, lines, settings)
     assert found == Translator(model, tokenizer, settings).translate(lines)
+
+
+def test_segmented_lines_in_capitals_are_read_as_they_are(tmp_path):
+    (tmp_path / "dict.txt").write_text("".join(f"{token} 1\n" for token in ("THE", "RE@@", "PUB@@", "LIC", "the")))
+    tokenizer = pretokenized_tokenizer(tmp_path / "dict.txt")
+    model, lines = tiny_model(tokenizer, source_lang="en", target_lang="de"), ["THE RE@@ PUB@@ LIC"]
+    corpus = encode_corpus(ParallelCorpus(lines, lines, "test"), tokenizer)
+    settings = DecodingSettings(num_beams=2, max_length_a=0, max_length_b=5)
+    translator = Translator(model, tokenizer, settings)
+    assert translator.encode(lines)[0] == [corpus.source(0).tolist()] and not {3} & {*corpus.source(0).tolist()}
+    found = translate_corpus(model, tokenizer, corpus, ["THE REPUBLIC"], settings)
+    assert found == translator.translate(lines)
 
 
 def test_the_command_scores_a_table_or_two_files(folder, tmp_path, capsys, monkeypatch):

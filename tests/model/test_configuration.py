@@ -106,6 +106,8 @@ def test_generation_settings_stay_out_of_the_config():
 THREE_HEADS = {"encoder_attention_heads": 3, "decoder_attention_heads": 3}
 BAD = [
     ({"position_counting": "tokens"}, "position_counting: 'tokens' given, must be one of 'real_tokens', 'all_tokens'"),
+    ({"layers": 2}, "layers: unknown field; did you mean 'encoder_layers'"),
+    ({"hidden_dropout_prob": 0.3}, "hidden_dropout_prob: unknown field; did you mean 'dropout'"),
     ({"ln_mod": "pre_ln"}, "ln_mod: unknown field; did you mean 'ln_mode'"),
     ({"dual_scale": 0.05}, "dual_scale: unknown field; did you mean ln_mode_options={'dual_scale': ...}"),
     ({"ln_mode": "pre"}, "unknown ln_mode 'pre'; did you mean 'pre_ln'\\? `residual-hf modes` lists all"),

@@ -18,6 +18,10 @@ CAPITALS = {
     "USA": "USA",
     "A dog SLEEPS": "A dog SLEEPS",
     "你好 HTML": "你好 HTML",
+    "REGLAMENTO Nº 1, 3ª": "Reglamento nº 1, 3ª",
+    "OʻZBEKISTON. ОБʼЄКТ": "Oʻzbekiston. Обʼєкт",
+    "ΑΠΟΤΕΛΕΣΜΑ. ΑΣ ΠΑΜΕ": "Αποτελεσμα. Ας παμε",
+    "ᲥᲐᲠᲗᲣᲚᲘ": "ქართული",
 }
 
 

@@ -96,6 +96,13 @@ def test_a_vocabulary_that_takes_a_quarter_more_tokens_is_exchanged(tokens, unkn
     assert fine_tuning.serves(own, sample, Tokenizer([5] * 100)) == kept
 
 
+def test_a_vocabulary_that_cannot_be_exchanged_is_kept_with_a_warning(base, caplog):
+    foreign_model("marian", base / "marian")
+    plan, recipe = proposed("marian")
+    assert "start: marian with its vocabulary" in str(plan) and "tokenizer" not in recipe
+    assert "the vocabulary of marian does not know this text well" in caplog.text
+
+
 def test_a_model_that_is_large_for_the_memory_gets_adapters(base, monkeypatch):
     monkeypatch.setattr(fine_tuning, "memory", lambda: 10**5)
     plan, recipe = proposed()

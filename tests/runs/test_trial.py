@@ -47,7 +47,8 @@ def test_another_device_is_tried_until_it_is_full(monkeypatch):
             raise torch.OutOfMemoryError
         return SimpleNamespace(loss=next(model.parameters()).sum())
 
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=2**24))
+    module = SimpleNamespace(get_device_properties=lambda device: SimpleNamespace(total_memory=2**24))
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
     monkeypatch.setattr(trial, "RESERVE", 0.5)
     monkeypatch.setattr(torch, "empty", allocate)
     monkeypatch.setattr(model, "forward", run)
@@ -55,6 +56,9 @@ def test_another_device_is_tried_until_it_is_full(monkeypatch):
     assert all(parameter.grad is None for parameter in model.parameters())
     with pytest.raises(InputError, match="a sentence of 20 tokens does not fit into the memory of meta"):
         tokens_that_fit(model, [5, 9, 20], copies=2)
+    del module.get_device_properties  # as of MPS
+    with pytest.raises(InputError, match="the memory of meta is unknown, must be a number"):
+        tokens_that_fit(model, [5, 9, 20], copies=1)
 
 
 def test_a_batch_is_one_that_the_model_can_read_and_write():

@@ -80,6 +80,14 @@ def test_series_equal_the_log_of_the_trainer(tmp_path):
     assert "loss_score" in last
 
 
+def test_figures_are_without_the_scale_of_the_loss_and_an_unknown_loss_is_1(tmp_path):
+    updates = [
+        diagnostics._Update(1, loss, torch.tensor([512.0]), scale=1024.0) for loss in (None, torch.tensor(2048.0))
+    ]
+    losses, norms = DiagnosticsCallback(tmp_path)._fetch(updates, 1)
+    assert losses.tolist() == [1.0, 2.0] and norms.tolist() == [[0.5], [0.5]]
+
+
 def test_activations_and_update_ratio(tmp_path):
     model = make_model(ln_mode="deep_norm")
     trainer = make_trainer(tmp_path, model, max_updates=1, warmup_updates=0, lr=1e-2, weight_decay=0.0)

@@ -1,6 +1,7 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -37,6 +38,8 @@ def test_a_loss_scale_at_its_minimum_stops_a_run_in_fp16():
     message = "the loss scale of fp16 is 6.10352e-05, below 0.0001"
     assert guard.reason(overflow | {"loss_scale": 2.0**-14}, []).startswith(message)
     assert guard.reason(overflow, []) == "grad_norm is inf"
+    state = SimpleNamespace(log_history=[{}])
+    guard.on_log(SimpleNamespace(fp16=True), state, None, {"loss": 2.0, "grad_norm": math.inf})  # of a plain trainer
 
 
 def test_the_guard_works_with_a_plain_trainer(tmp_path):

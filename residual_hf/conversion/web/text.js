@@ -60,7 +60,8 @@ export class Texts {
     const first = [...after].find((character) => !this.of.noLetters.includes(character));
     if (this.#is("JOINED", last(before)) && this.#is("JOINED", first)) return space.replace(/^ /, "");
     const hasNone = this.#is("JOINED", [...before].at(-1)) || this.#is("JOINED", [...after][0]);
-    return space || (!hasNone && this.#is("UNSPACED", last(source)) ? " " : "");
+    const isEnd = this.#is("UNSPACED", last(source)) || this.#first("STOP", source);
+    return space || (!hasNone && isEnd ? " " : "");
   }
 
   #middleEnd(pattern, text) {
@@ -80,7 +81,7 @@ export class Texts {
   #inLowerCase(text) {
     if (!this.of.lowersCapitals) return false;
     const words = text.replace(this.patterns.TAG, "").replace(this.patterns.PLACEHOLDER, "").match(this.patterns.LETTERS) ?? [];
-    const areCapitals = words.every((word) => /^[\p{Uppercase}\u0300-\u036fß'’]*$/u.test(word));
+    const areCapitals = words.every((word) => /^[\p{Uppercase}\p{Lm}\u0300-\u036fßªº'’]*$/u.test(word));
     return areCapitals && words.some((word) => [...word].length >= this.of.wordInCapitals);
   }
 
@@ -89,8 +90,9 @@ export class Texts {
     const isPronoun = word === "I" || /^I['’]/.test(word);
     const before = new RegExp(this.of.patterns.BEFORE_SENTENCE, "u").test(text.slice(0, at));
     if (!before && !(isPronoun && this.source.startsWith("en"))) return small(word);
-    const [first] = word;
-    return upper(first, this.source) + small(word.slice(first.length));
+    const first = small([...word][0]);
+    const [capital, ...more] = /\p{Script=Georgian}/u.test(first) ? first : upper(first, this.source);
+    return capital + small(more.join("")) + small(word).slice(first.length);
   }
 
   // Edits with other words, outside of spans and of the edits `taken`.
