@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
         if getattr(sys, name) is None:  # closed, as by `2>&-`
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # as files, in every locale
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # as files and their names, in every locale
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bars of libraries in files and pipes
     options = (parser or build_parser()).parse_args(arguments, argparse.Namespace(arguments=arguments))

@@ -141,7 +141,8 @@ class GraphTarget(ABC):
     def load(self, folder: Path) -> ExportedModel:
         """Load what `write` has written, also of a mode that is not registered: the graphs have its equation."""
         saved, generation = read_json(folder / "config.json"), GenerationConfig.from_pretrained(folder)
-        config = ResidualConfig(**{name: value for name, value in saved.items() if "ln_mode" not in name})
+        of_modes = ("ln_mode", "final_norm")
+        config = ResidualConfig(**{n: value for n, value in saved.items() if not any(name in n for name in of_modes)})
         encoder = self.load_graph(folder / f"{ENCODER}{self.suffix}") if config.is_encoder_decoder else None
         decoders = (self.load_graph(folder / f"{name}{self.suffix}") for name in (DECODER, DECODER_WITH_PAST))
         return ExportedModel(config, generation, encoder, *decoders)

@@ -103,9 +103,9 @@ def _bpe(vocab: dict[str, float], scores: dict[str, float], byte_fallback: bool)
 
 def _normalizers(spec: NormalizerSpec) -> Iterator[normalizers.Normalizer]:
     if spec.precompiled_charsmap:
-        if "nfkc" in spec.name:  # `Precompiled` does not compose characters that have six bytes or more
-            yield normalizers.NFC()
-        yield normalizers.Precompiled(spec.precompiled_charsmap)
+        # `Precompiled` does not compose characters that have six bytes or more, nor those that it makes of half width
+        composed = [normalizers.NFC()] if "nfkc" in spec.name else []
+        yield from (*composed, normalizers.Precompiled(spec.precompiled_charsmap), *composed)
     if spec.remove_extra_whitespaces:
         yield normalizers.Replace(Regex(" {2,}"), " ")
         yield normalizers.Replace(Regex(r"\A +| +\z"), "")

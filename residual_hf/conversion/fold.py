@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from residual_hf.base.errors import InputError
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES, ResidualConnection, SublayerPlace
@@ -150,12 +151,25 @@ def copy_into(model: Model, config: ResidualConfig, *, separate: bool) -> Model:
     for warmup in branch_warmups(made):
         warmup.updates.fill_(warmup.duration)
     own = made.state_dict()
+    refuse_untied(model, made)
     made.load_state_dict({name: tensor for name, tensor in model.state_dict().items() if name in own}, strict=False)
     for name in config.stacks:
         positions = model.model.get_submodule(name).embed_positions
         if separate and isinstance(positions, SinusoidalPositions):
             made.model.get_submodule(name).embed_positions.weight.copy_(positions.table)
     return made
+
+
+def refuse_untied(model: nn.Module, made: Any) -> None:
+    """Raise `InputError` if a model has different weights where another one, for the same weights, has one table."""
+    weights = model.state_dict()
+    for name, other in made.all_tied_weights_keys.items():
+        if name in weights and other in weights and not torch.equal(weights[name], weights[other]):
+            raise InputError(
+                f"{name} differs from {other}, though the config of the model says that they are one table, as after "
+                "an adapter with modules_to_save was merged: set share_encoder_decoder_embeddings and "
+                "tie_word_embeddings to False in its config.json"
+            )
 
 
 def connections(stack: nn.Module) -> list[ResidualConnection]:

@@ -60,7 +60,7 @@ def languages_in(path: Path) -> Sequence[str]:
     elif spec.file_format == ".po":
         found = []
     else:
-        found = next(_rows(spec), [])
+        found = next(filter(any, _rows(spec)), [])
         named = [code_named(name) for name in found]
         found = [code or name for code, name in zip(named, found, strict=True) if code or len(found) == 2]
     other_names = set().union(*HEADERS)
@@ -133,12 +133,12 @@ def forms_of_one_and_many(catalogue: Any, forms: int) -> tuple[int, int]:
 
 
 def _table(spec: CorpusSpec) -> Iterator[Pair]:
-    rows = _rows(spec)
-    first = next(rows, None)
+    rows = enumerate(_rows(spec), start=1)
+    start, first = next((each for each in rows if any(each[1])), (0, None))
     if first is None:
         return
     source, target, has_header = _columns(first, spec)
-    for number, row in enumerate(rows if has_header else chain([first], rows), 1 + has_header):
+    for number, row in rows if has_header else chain([(start, first)], rows):
         fault = ""
         if len(row) <= max(source, target) and any(row):
             fault = f"columns {source + 1} and {target + 1} are to be read"
@@ -201,7 +201,7 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     if spec.file_format == ".tsv":
         yield from (line.split("\t") for line in lines)
         return
-    marks = QUOTED.sub("", start[0])  # of which a comma is the likeliest in a text
+    marks = QUOTED.sub("", next(filter(str.strip, start), ""))  # of which a comma is the likeliest in a text
     delimiter = named[1] if named else max(",;\t|", key=lambda m: (marks.count(m), m != "," and m in marks))
     size = 0  # of the row, whose texts may have any number of lines
     number = first = int(named is not None)  # the line, and that before the row

@@ -34,6 +34,12 @@ INI = re.compile(
     r"^([ \t]*)[^\s;#\[=:][^=:\r\n]*[=:]([^\r\n]*(?:\r?\n(?:\1[ \t][^\r\n]*|[ \t]*[;#][^\r\n]*)?)*)", re.MULTILINE
 )
 """A value with the lines that continue it, which are indented more than its key, as `configparser` reads it."""
+EMPTY = {
+    ".properties": PROPERTY,
+    ".strings": APPLE,
+    ".ini": re.compile(rf"{INI.pattern}|^[ \t]*[;#\[].*", re.MULTILINE),
+}
+"""What a file has without texts: comments, sections and keys without values."""
 _OTHER = r"(?:[;#]|[\w.-]+[ \t]*=)"
 PARAGRAPH = re.compile(rf"^[ \t]*{_OTHER}[^\r\n]*|(\S[^\r\n]*(?:\r?\n[ \t]+(?!{_OTHER})\S[^\r\n]*)*)", re.MULTILINE)
 """In a value: a comment or an indented key, or lines of text."""
@@ -77,7 +83,7 @@ class KeyValueFile(DocumentFile):
         values, self._encode = KINDS[kind]
         with input_errors(f"{path}: cannot be read as {kind}: ", ValueError, RecursionError):
             found = list(values(self._text))
-            if not found and has_text([self._text]) and kind not in (".json", ".arb"):
+            if not found and kind in EMPTY and has_text([EMPTY[kind].sub("", self._text)]):
                 raise ValueError("it has no texts with keys")
         texts = [value for value in found if not is_setting(value.text)]
         read = [(value, block) for value in texts if has_text(block := read_marks(value.marks(value.text)))]

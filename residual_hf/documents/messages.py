@@ -134,7 +134,7 @@ class MessageFile(DocumentFile):
             if text != message.current:
                 changed[message.element] = message.write(text)
         if self._xml is None:
-            path.write_bytes(_as_before(bytes(self._store), self._content))
+            path.write_bytes(_as_before(bytes(self._store), self._content) if changed else self._content)
             return
         for element, new in changed.items():
             self._xml.replace(element, self._written(new))

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from residual_hf.base.choices import DECODING_DTYPES
-from residual_hf.base.errors import InputSettings
+from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.model.length_limits import has_length_rule, own_length
-from residual_hf.model.options import option
+from residual_hf.model.options import option, refusal
 
 from .long_text import LONG_TEXT
 
@@ -25,7 +25,7 @@ class DecodingSettings(InputSettings):
 
     num_beams: int = option(5, minimum=1, maximum=1000, help="beam size; 1: greedy search")
     length_penalty: float = option(
-        1.0, minimum=-10, maximum=10, help="exponent of the length normalization; higher values favor longer outputs"
+        1.0, minimum=-2, maximum=10, help="exponent of the length normalization; higher values favor longer outputs"
     )
     early_stopping: bool = option(
         True, help="stop a sentence when `num_beams` hypotheses are finished, as fairseq does"
@@ -70,6 +70,9 @@ class DecodingSettings(InputSettings):
         """Settings with the values that arguments of `model.generate` give for them, and the other arguments."""
         names = ("num_beams", "length_penalty", "max_length", "max_new_tokens")
         own = {name: arguments[name] for name in names if arguments.get(name) is not None}
+        for name in names[2:]:
+            if own.get(name, 1) < 1:
+                raise InputError(refusal(name, own[name], "an integer >= 1"))
         longest = own.pop("max_length", None)  # with the token it begins with
         longest = own.pop("max_new_tokens", longest and max(1, longest - 1))
         if longest is not None:

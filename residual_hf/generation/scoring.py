@@ -14,6 +14,7 @@ from residual_hf.data.pair_reader import aligned_lines
 from residual_hf.data.shortlist import Shortlist
 from residual_hf.data.text_files import LineReader, iter_lines
 from residual_hf.model.alignment import padded
+from residual_hf.model.decoding import evaluation_mode
 from residual_hf.model.length_limits import end_tokens
 
 from .decode import sequence_log_probs
@@ -111,7 +112,8 @@ def score_translations(
         sequences = padded([[start, *targets[row]] for row in batch], pad)[0].to(model.device)
         written = torch.tensor([len(targets[row]) for row in batch], device=model.device)
         encoder = {"input_ids": ids, "attention_mask": mask}
-        sums = sequence_log_probs(model, encoder, sequences, written, forced=len(tag)).tolist()
+        with evaluation_mode(model):
+            sums = sequence_log_probs(model, encoder, sequences, written, forced=len(tag)).tolist()
         tokens = [len(targets[row]) - len(tag) for row in batch]
         found |= zip(batch, map(TranslationScore, sums, tokens), strict=True)
     return [found[row] for row in range(len(lengths))]

@@ -20,7 +20,7 @@ from residual_hf.data.shortlist import Shortlist, load_shortlist
 from residual_hf.data.text_files import in_batches
 from residual_hf.model.alignment import AlignedTokens, Alignment, align, of_originals
 from residual_hf.model.constraints import LettersAdded, beams_for, length_of
-from residual_hf.model.decoding import NO_PHRASES, FastGenerationMixin
+from residual_hf.model.decoding import NO_PHRASES, FastGenerationMixin, evaluation_mode
 from residual_hf.model.options import refusal
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs, languages_of
@@ -76,7 +76,7 @@ class Translator:
         shortlist: Shortlist | None = None,
         glossary: Glossary | None = None,
     ):
-        self.model = model.eval()
+        self.model = model
         self.tokenizer = tokenizer
         self.settings = settings or DecodingSettings()
         self.shortlist = shortlist
@@ -215,6 +215,12 @@ class Translator:
         self, sources: Sequence[Sequence[int]], sentences: Sequence[str], request: SearchRequest
     ) -> list[list[Hypothesis]]:
         """`answer` for sentences that `encode` has encoded to `sources`, with the arguments that it returned."""
+        with evaluation_mode(self.model):
+            return self._translate(sources, sentences, request)
+
+    def _translate(
+        self, sources: Sequence[Sequence[int]], sentences: Sequence[str], request: SearchRequest
+    ) -> list[list[Hypothesis]]:
         found = self._search(sources, sentences, request)
         flat = [(row, candidate) for row, best in enumerate(found) for candidate in best]
         ids = [candidate.ids for _, candidate in flat]

@@ -236,7 +236,9 @@ def loading_from(repo_id: str, readme: Path, revision: str | None = None) -> str
     card = re.sub(rf"(Translator\.)?(from_pretrained\(|model=){re.escape(literal(name))}", load, card)
     for verb in ("evaluate", "transcribe"):
         card = card.replace(f"residual-hf {verb} {name}", f"residual-hf {verb} {place}")
-    if revision:
+    if not revision:  # so that a card which comes back from the Hub can be pushed under another name
+        card = re.sub(r"^model_name: .*$", f"model_name: {repo_id}", card, count=1, flags=re.MULTILINE)
+    else:
         card = card.replace("## How to use\n", f"{DOWNLOAD.format(repo_id=repo_id, revision=revision)}\n", 1)
     return card
 

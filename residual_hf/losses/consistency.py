@@ -42,10 +42,10 @@ class TwoPasses:
         self.cutoff = cutoff
         self.active = False
         self.kept = [*end_tokens(model.config), model.config.decoder_start_token_id]
-        model.register_forward_pre_hook(self._double, with_kwargs=True)
+        self.hooks = [model.register_forward_pre_hook(self._double, with_kwargs=True)]
         if cutoff is not None:
             for table in {model.model.encoder.embed_tokens, model.model.decoder.embed_tokens}:  # one after a resize
-                table.register_forward_hook(self._cut)
+                self.hooks.append(table.register_forward_hook(self._cut))
 
     def _double(self, model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any] | None:
         self.active = model.training and torch.is_grad_enabled() and named.get("labels") is not None

@@ -212,6 +212,10 @@ class ResidualConfig(PreTrainedConfig):
             raise ValueError("is_encoder_decoder is False: set is_decoder_only or is_encoder_only instead")
         if len(self.stacks) == 1:
             self.is_encoder_decoder, self.decoder_start_token_id = False, None
+            heads = f"{self.stacks[0]}_attention_heads"
+            given, own = kwargs.get("num_attention_heads"), getattr(self, heads)
+            if given is not None and own not in (given, getattr(type(self), heads)):
+                raise ValueError(f"num_attention_heads: {given} given, but {heads} is {own}")
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
         if has_code and not all(is_registered(self._ln_mode(stack)) for stack in self.stacks):

@@ -3,7 +3,8 @@
 
 import copy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from typing import Any
@@ -61,6 +62,19 @@ NO_LISTS = (
 
 def without_kernels(model: Any, dtype: str | None) -> None:
     """Give no packed weights: PyTorch decodes."""
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a block, without dropout; each module gets its own mode back."""
+    modes = [(module, module.training) for module in model.modules()] if model.training else []
+    if modes:  # otherwise other threads may use the model too
+        model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 pack_for_kernels: Callable[[Any, str | None], Any] = without_kernels

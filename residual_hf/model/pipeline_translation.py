@@ -15,7 +15,7 @@ from transformers import Pipeline
 from transformers.utils import logging
 
 from .alignment import Alignment, align, of_originals
-from .decoding import defaults, given
+from .decoding import defaults, evaluation_mode, given
 from .length_limits import DEFAULT_MAX_LENGTH, has_length_rule, length_limit
 from .translation_inputs import TranslationInputs, without_tag
 
@@ -147,7 +147,8 @@ class TranslationPipeline(Pipeline):
         sentences, source_length = model_inputs["input_ids"].shape
         task = self.texts.task_parameters(*self.texts.languages(src_lang, tgt_lang))
         arguments = self._generation_arguments(generate_kwargs, task, source_length)
-        output = self.model.generate(**model_inputs, **arguments)
+        with evaluation_mode(self.model):
+            output = self.model.generate(**model_inputs, **arguments)
         token_ids = output if isinstance(output, torch.Tensor) else output.sequences
         return {"output_ids": token_ids.reshape(sentences, -1, token_ids.shape[-1]), **kept}
 

@@ -24,7 +24,7 @@ def wants_profile(model: PreTrainedModel) -> bool:
     the norms, which all have fixed initial values.
     """
     connections = admin_connections(model)
-    return bool(connections) and not model.config.admin_profile and all(map(is_untrained, connections))
+    return bool(connections) and all(map(is_untrained, connections))
 
 
 def is_untrained(connection: Admin) -> bool:

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from residual_hf.base.errors import InputError, input_errors
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.conversion.change_mode import change_ln_mode
+from residual_hf.conversion.fold import refuse_untied
 from residual_hf.conversion.transformers_models import from_transformers
 from residual_hf.data.tokenizer import separate_target_vocabulary, target_backend
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -133,6 +134,7 @@ def with_vocabulary(
     tables = {"source": "model.encoder.embed_tokens.weight", "target": "model.decoder.embed_tokens.weight"}
     rows = {"lm_head.weight": "target", "lm_head.bias": "target"} | {name: side for side, name in tables.items()}
     trained = model.state_dict()
+    refuse_untied(model, made)
     made.load_state_dict({name: tensor if name in rows else trained[name] for name, tensor in own.items()})
     pieces = {side: _pieces(old, new, side) for side in tables}
     for name, side in rows.items():

@@ -163,7 +163,9 @@ class DiagnosticsCallback(TrainerCallback):
             self.hooks.enter_context(watch(self.model, forward=self.statistics.add))
 
     def _before_forward(self, model: nn.Module, arguments: Any, batch: dict[str, Any]) -> None:
-        if self.update is not None:
+        if not torch.is_grad_enabled():  # after an update that an error ended
+            self.hooks.close()
+        elif self.update is not None:
             self.update.batches.append(dict(batch))
 
     def _after_forward(self, model: nn.Module, arguments: Any, output: Any) -> None:

@@ -19,6 +19,8 @@ from residual_hf.checkpoint_checks import check_undamaged
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler, evaluation_batches
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.streaming import StreamedBatches
+from residual_hf.losses.label_smoothing import LossMeter
+from residual_hf.model.decoding import evaluation_mode
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 from residual_hf.model.translation_inputs import position_limit
 
@@ -48,6 +50,9 @@ class ResidualTrainer(ShardedTrainer):
         valid: encoded corpus.
         score: figures of a model on `valid`, by name, for each evaluation; without it, only the loss is computed.
         kwargs: further arguments of `Seq2SeqTrainer`, such as `callbacks` and `processing_class`.
+
+    The loss is computed by `model.criterion`, which stays: until it is None again, the model returns no logits with
+    labels.
 
     Raises `InputError` for `ema_decay` or `lora` with FSDP or DeepSpeed.
     """
@@ -93,14 +98,18 @@ class ResidualTrainer(ShardedTrainer):
         self.is_native = on_cpu and not settings.compile
         self.precision = cpu_precision(settings.precision) if on_cpu and not autocasts else settings.precision
         self.score = score
+        if isinstance(model.criterion, LossMeter):
+            model.criterion.remove_hooks()  # of another trainer
         self.meter = model.criterion = settings.loss_meter(model)
         self.ema = EMACallback(model, settings.ema_decay) if settings.ema_decay else None
         refuse_average(settings, self.is_fsdp_enabled or self.is_deepspeed_enabled)
         stream_position = StreamPosition() if streamed else None
         guard = DivergenceGuard(settings.divergence_factor)
         own = (StepsOfTheSettings(), BranchWarmupCallback(), self.ema, stream_position, guard, RecordChecksums())
-        for callback in filter(None, own):
-            self.add_callback(callback)
+        given = {type(callback) for callback in self.callback_handler.callbacks}
+        for callback in own:
+            if callback is not None and type(callback) not in given:
+                self.add_callback(callback)
         if self.accelerator.distributed_type != DistributedType.DEEPSPEED:
             # the loss is already divided by all tokens of an update; Transformers 5.4 lets accelerate divide it again
             self.accelerator.gradient_accumulation_steps = 1
@@ -192,6 +201,7 @@ class ResidualTrainer(ShardedTrainer):
         if self.lr_scheduler is None:
             optimizer = self.optimizer if optimizer is None else optimizer
             self.lr_scheduler = build_schedule(self.settings, optimizer, num_training_steps)
+            self._created_lr_scheduler = True  # another call of `train` begins with another
         return self.lr_scheduler
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
@@ -278,14 +288,9 @@ class ResidualTrainer(ShardedTrainer):
         """Context with the model for evaluation: full weights, averaged if `ema_decay` is set, in evaluation mode,
         under the autocast of training, and without gradients."""
         model = gather_full_model(self.model) if is_sharded(self.model) else self.model
-        was_training = model.training
-        model.eval()
-        try:
-            averaged = nullcontext() if self.ema is None else self.ema.applied()
-            with torch.no_grad(), averaged, merged(model), self.compute_loss_context_manager():
-                yield model
-        finally:
-            model.train(was_training)
+        averaged = nullcontext() if self.ema is None else self.ema.applied()
+        with evaluation_mode(model), torch.no_grad(), averaged, merged(model), self.compute_loss_context_manager():
+            yield model
 
 
 def train_sampler(corpus: EncodedCorpus, settings: TrainingSettings, processes: int) -> TokenBudgetSampler:

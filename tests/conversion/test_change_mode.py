@@ -230,6 +230,13 @@ def test_what_weights_cannot_take_over_is_refused():
         change_ln_mode(make("xskip", ln_mode_options={"skip_scale": 0.5}), "rezero")
 
 
+def test_tables_that_were_untied_are_not_merged():
+    model = make("post_ln")
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight + 1)
+    with pytest.raises(InputError, match="lm_head.weight differs from .*set share_encoder_decoder_embeddings"):
+        change_ln_mode(model, "resi_dual")
+
+
 def test_a_mode_of_a_user_takes_part():
     @register_ln_mode("test_gated_pre_ln")
     class GatedPreLN(ResidualConnection):

@@ -73,6 +73,11 @@ def test_graphs_search_like_generate(target, mode, tmp_path):
             assert torch.equal(exported.generate(**inputs, max_new_tokens=8, **settings), expected)
 
 
+def test_a_graph_may_lack_the_final_norm(tmp_path, few_texts):
+    folder = saved(tmp_path / "model", **FIELDS["no final norm"])
+    assert export(folder, "torch", tmp_path / "exported").identical == 20
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", LOADERS)
 @every_mode

@@ -179,6 +179,9 @@ def test_delimiters_in_quotes_are_text(tmp_path):
     [
         ("a.csv", "en|de\none|eins\n"),
         ("a.csv", "sep=;\none;eins\n"),
+        ("a.csv", "\nde;en\neins;one\n"),
+        ("a.csv", "sep=;\n\nde;en\neins;one\n"),
+        ("a.csv", ",\nGerman,English\neins,one\n"),
         ("a.jsonl", '{"source": "one", "target": "eins"}\n'),
         ("a.jsonl", '{"tgt": "eins", "src": "one", "id": 1}\n\n'),
     ],
@@ -199,6 +202,8 @@ def test_columns_are_chosen_by_name_or_number(tmp_path):
     assert PairReader(numbered).take()[1:] == [pair[::-1] for pair in PAIRS]
     with pytest.raises(InputError, match="no column 'English'; the first row has 'id', 'English text', 'Deutsch'"):
         PairReader(replace(named, source_column="English")).take()
+    with pytest.raises(InputError, match="row 3 has 1 columns, but columns 1 and 2 are to be read"):
+        pair_of(text(tmp_path / "b.csv", "\nen,de\none\n"))
     with pytest.raises(InputError, match="row 1 has 3 columns, but columns 2 and 4 are to be read"):
         PairReader(replace(named, source_column=2, target_column=4)).take()
 

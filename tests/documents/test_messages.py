@@ -320,6 +320,19 @@ def test_what_cannot_be_read_is_named(name, content, tmp_path):
         read_document(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("a.strings", text) for text in ("/* Localized keys */\n\n", "// one\n", '"a" = "";\n')),
+        *(("a.properties", text) for text in ("# one\n", "one=\n", "! two\n\n")),
+        *(("a.ini", text) for text in ("; one\n", "[one]\nb=\n")),
+        *(("a.yml", text) for text in ("# one\n", "---\n", "a:\n...\n", "")),
+    ],
+)
+def test_files_without_texts_stay(name, content, tmp_path, monkeypatch):
+    assert upper_text(monkeypatch, tmp_path / name, content) == content
+
+
 def test_options_of_catalogues_are_refused_elsewhere(tmp_path):
     for name in ("a.md", "a.json"):
         with pytest.raises(InputError, match=rf"--fill, --mark-fuzzy: given, but .*{name} is no catalogue"):

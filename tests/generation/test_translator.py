@@ -206,8 +206,26 @@ def test_arguments_of_generate_come_before_the_settings(plain):
     assert asked(beam, max_new_tokens=9) == asked(beam, max_length=10) == asked(replace(beam, max_length_b=9))
     assert asked(longer, max_length=6) == asked(greedy, max_new_tokens=None) == asked(greedy) != asked(longer)
     assert asked(greedy, 2, num_beams=1) == asked(replace(greedy, num_beams=2), 2)
+    for name in ("max_length", "max_new_tokens"):
+        with pytest.raises(InputError, match=f"^{name}: 0 given, must be an integer >= 1"):
+            asked(greedy, **{name: 0})
     with pytest.raises(InputError, match="generation_config: .* give these as arguments"):
         asked(greedy, generation_config=plain.model.generation_config)
+
+
+@pytest.mark.parametrize("read", ["translate", "score", "pipeline"])
+def test_a_model_in_training_translates_without_dropout_and_stays_in_training(read):
+    plain = translator(dropout=0.5)
+    plain.model.train()
+    plain.model.model.encoder.eval()  # as one that is frozen
+    pipe = TranslationPipeline(plain.model, plain.tokenizer)
+    calls = {
+        "translate": lambda: plain.translate(SENTENCES),
+        "score": lambda: score_translations(plain, SENTENCES, SENTENCES),
+        "pipeline": lambda: pipe(SENTENCES),
+    }
+    assert calls[read]() == calls[read]()
+    assert plain.model.training and plain.model.model.decoder.training and not plain.model.model.encoder.training
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

@@ -211,6 +211,8 @@ def test_a_model_without_records_gets_a_card_that_says_where_it_is_from(tmp_path
     assert "residual-hf transcribe somebody/a a.wav" in uploaded
     assert '"my [model]"' in card and '"my [model]"' not in uploaded
     assert 'model="somebody/a"' in uploaded and 'from_pretrained("somebody/a"' in uploaded
+    (tmp_path / "downloaded.md").write_text(uploaded)
+    assert "somebody/a" not in push.loading_from("else/b", tmp_path / "downloaded.md")
     branch = push.loading_from("somebody/a", folder / "README.md", "deep")
     assert 'model="somebody/a", revision="deep"' in branch and 'Tokenizer.from_pretrained("somebody/a", rev' in branch
     assert "hf download somebody/a --revision deep --local-dir deep" in branch

@@ -145,6 +145,18 @@ def test_evaluation_is_that_of_one_pass(method, tmp_path):
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_a_second_trainer_of_a_model_does_not_double_the_batch_again(method, tmp_path):
+    model = make_model(dropout=0.1)
+    rows = []
+    model.model.encoder.embed_tokens.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
+    batch = next(iter(make_trainer(tmp_path, model).get_train_dataloader()))
+    for settings, times in (({method: 1.0}, 2), ({method: 1.0}, 2), ({}, 1)):
+        make_trainer(tmp_path, model, **settings)
+        model.train()(**batch)
+        assert rows.pop() == times * len(batch["labels"])
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_the_search_of_this_package_stays_in_use(method):
     model = make_model(dropout=0.1)
     TwoPasses(model, *METHODS[method])

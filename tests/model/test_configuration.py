@@ -108,6 +108,10 @@ BAD = [
     ({"position_counting": "tokens"}, "position_counting: 'tokens' given, must be one of 'real_tokens', 'all_tokens'"),
     ({"layers": 2}, "layers: unknown field; did you mean 'encoder_layers'"),
     ({"hidden_dropout_prob": 0.3}, "hidden_dropout_prob: unknown field; did you mean 'dropout'"),
+    (
+        {"is_decoder_only": True, "decoder_attention_heads": 4, "num_attention_heads": 2},
+        "num_attention_heads: 2 given, but decoder_attention_heads is 4",
+    ),
     ({"ln_mod": "pre_ln"}, "ln_mod: unknown field; did you mean 'ln_mode'"),
     ({"dual_scale": 0.05}, "dual_scale: unknown field; did you mean ln_mode_options={'dual_scale': ...}"),
     ({"ln_mode": "pre"}, "unknown ln_mode 'pre'; did you mean 'pre_ln'\\? `residual-hf modes` lists all"),

@@ -84,6 +84,13 @@ def test_a_profiled_model_is_not_profiled_again(tmp_path):
     assert not wants_profile(ResidualForConditionalGeneration(loaded.config))
 
 
+def test_models_of_one_config_are_profiled_each(tmp_path):
+    config = make("admin").config
+    first, second = (ResidualForConditionalGeneration(config) for _ in range(2))
+    first.profile_admin({"input_ids": SOURCE, "attention_mask": SOURCE.ne(1), "labels": TARGET})
+    assert wants_profile(second) and not wants_profile(first)
+
+
 def test_a_trained_model_that_becomes_admin_is_not_profiled(tmp_path):
     """Its omega of 1 is exact: a profile would change its logits."""
     model = trained(make("post_ln"))

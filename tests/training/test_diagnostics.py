@@ -80,6 +80,24 @@ def test_series_equal_the_log_of_the_trainer(tmp_path):
     assert "loss_score" in last
 
 
+def test_a_training_that_ends_within_an_update_leaves_no_hooks_in_use(tmp_path):
+    class Stop(TrainerCallback):
+        def on_substep_end(self, *arguments, **named):
+            raise KeyboardInterrupt
+
+    trainer = make_trainer(tmp_path, make_model(), update_freq=2)
+    callback = DiagnosticsCallback(tmp_path)
+    for each in (callback, Stop()):
+        trainer.add_callback(each)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    batch = next(iter(trainer.get_train_dataloader()))
+    with torch.no_grad():
+        trainer.model(**batch)
+    assert len(callback.update.batches) == 1
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in trainer.model.modules())
+
+
 def test_figures_are_without_the_scale_of_the_loss_and_an_unknown_loss_is_1(tmp_path):
     updates = [
         diagnostics._Update(1, loss, torch.tensor([512.0]), scale=1024.0) for loss in (None, torch.tensor(2048.0))

@@ -14,6 +14,7 @@ from transformers import AutoModelForSeq2SeqLM
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.generation.translator import Translator
+from residual_hf.model.branch_warmup import advance_branch_warmup, branch_warmups
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.final_model import average_run
 from residual_hf.runs.recipe import Recipe
@@ -49,6 +50,18 @@ def test_layers_with_all_that_is_trained_may_be_dropped(tmp_path):
     add_lora(model, LoraSettings(r=2))
     trainer = make_trainer(tmp_path, model, max_updates=2, eval_every=2)
     assert trainer.train().global_step == 2 and trainer.state.log_history[0]["grad_norm"] == 0
+
+
+def test_a_branch_warm_up_goes_on_with_adapters(tmp_path):
+    model = make_model(ln_mode="branch_norm")
+    add_lora(model, LoraSettings(r=2))
+    with merged(model):
+        model.save_pretrained(tmp_path)
+    save_trained(model, tmp_path)
+    for _ in range(3):
+        advance_branch_warmup(model)
+    load_trained(model, tmp_path)
+    assert {int(warmup.updates) for warmup in branch_warmups(model)} == {0}
 
 
 @pytest.fixture

@@ -111,6 +111,15 @@ def test_learning_rates_are_fairseqs(tmp_path):
     assert any(rate == pytest.approx(0.3 * (3 / 5) ** 0.5) for rate in rates)
 
 
+def test_another_call_of_train_begins_with_another_schedule(tmp_path):
+    trainer = make_trainer(tmp_path, make_model(), schedule="linear")
+    trainer.train()
+    before = copy.deepcopy(trainer.model.state_dict())
+    trainer.train()
+    assert trainer.state.max_steps == 4
+    assert any(not torch.equal(before[name], tensor) for name, tensor in trainer.model.state_dict().items())
+
+
 def test_a_run_within_its_warm_up_is_named(tmp_path, caplog):
     trainer = make_trainer(tmp_path, make_model(), max_updates=None, max_epochs=1, warmup_updates=4000)
     trainer.create_optimizer_and_scheduler(7)
@@ -222,6 +231,9 @@ def test_branch_warmup_in_another_trainer(tmp_path):
     )
     Seq2SeqTrainer(model, arguments, train_dataset=[row] * 16, callbacks=[BranchWarmupCallback()]).train()
     assert [int(warmup.updates) for warmup in branch_warmups(model)] == [3, 3, 3]
+    model = make_model(ln_mode="branch_norm")
+    make_trainer(tmp_path / "own", model, callbacks=[BranchWarmupCallback()]).train()
+    assert [int(warmup.updates) for warmup in branch_warmups(model)] == [4, 4, 4]
 
 
 def test_early_stopping_counts_on_after_a_resume(tmp_path):
