@@ -81,7 +81,7 @@ def fold_branch_warmup(model: Model) -> Model:
     for name in modes:
         layers, scaled_layers = (m.model.get_submodule(name).layers for m in (model, folded))
         for layer, scaled in zip(layers, scaled_layers, strict=True):
-            factor = as_double(1.0 if layer.branch_warmup is None else layer.branch_warmup())
+            factor = as_double(1.0 if layer.branch_warmup is None else layer.branch_warmup()).to(model.device)
             for connection in connections(scaled):
                 scale_branch(connection, getattr(scaled, BRANCHES[connection.place.kind]), factor)
     return folded.to(model.dtype).train(model.training)
@@ -181,8 +181,9 @@ def move_scales(stack: ResidualStack, scales: list[dict[str, Scale]]) -> None:
     """Multiply the `scales` of every connection of a stack into the adjacent weights."""
     # the norm that computes the input of the current sub-layer; None for embeddings without a norm
     norm = None if isinstance(stack.embed_norm, nn.Identity) else stack.embed_norm
+    device = next(stack.parameters()).device
     for connection, factors in zip(connections(stack), scales, strict=True):
-        place, tensors = connection.place, {name: as_double(scale) for name, scale in factors.items()}
+        place, tensors = connection.place, {name: as_double(scale).to(device) for name, scale in factors.items()}
         sublayer = getattr(stack.layers[place.layer], BRANCHES[place.kind])
         if "shortcut" in tensors:
             scale_shortcut(tensors["shortcut"], norm, sublayer, stack, place)

@@ -108,6 +108,8 @@ def move_in_precision(model: Any, device: str | None, dtype: str, *, requested: 
     On a CPU, models of this package stay in fp32, and `generate` decodes in `dtype`. int8 is for these: elsewhere it
     is an `InputError` if it was `requested`, and fp32 if only the model names it.
     """
+    if getattr(model, "quantization_method", None) == "bitsandbytes":  # stays where and as it was loaded
+        return
     move_to(model, device)
     is_fast = model.device.type == "cpu" and isinstance(model, FastGenerationMixin)
     if is_fast or (dtype == "int8" and not requested):

@@ -305,8 +305,7 @@ class Translator:
     @property
     def _keeps_placeholders(self) -> bool:
         """Whether the search can ask for the tokens of placeholders."""
-        is_fast = isinstance(self.model, FastGenerationMixin) and self.model.device.type == "cpu"
-        return self.inputs.has_placeholders and is_fast
+        return self.inputs.has_placeholders and finds_phrases(self.model)
 
     def _phrases(self, sentence: str, candidates: Sequence[Candidate]) -> list[list[list[int]]]:
         """The placeholders of a sentence and the translations of its terms, as token ids; none if nothing is missing.
@@ -420,13 +419,15 @@ class Translator:
         return parts
 
 
+def finds_phrases(model: Any) -> bool:
+    """Whether the search of this package, which finds translations with given phrases, runs for a model."""
+    is_off = getattr(getattr(model, "generation_config", None), "fast_decoding", None) is False
+    return isinstance(model, FastGenerationMixin) and not is_off and model._computes_as_defined()
+
+
 def check_glossary_use(model: Any) -> None:
     """Raise `InputError` unless a model can translate with a glossary."""
-    if getattr(model.config, "term_tags", False):
-        return
-    is_own = isinstance(model, FastGenerationMixin)
-    is_off = getattr(getattr(model, "generation_config", None), "fast_decoding", None) is False
-    if not is_own or is_off or not model._computes_as_defined():
+    if not getattr(model.config, "term_tags", False) and not finds_phrases(model):
         raise InputError(
             "glossary: only a model that was trained with data.glossary reads one everywhere; for others the search "
             "of this package uses it, on a CPU (--device cpu), not the loop in which Transformers runs "

@@ -197,8 +197,8 @@ def teacher_forced(model: Any, pairs: Sequence[tuple[list[int], list[int]]]) -> 
     chosen = logits.gather(2, targets[:, 1:, None])[..., 0] - logits.logsumexp(-1)
     for row, (source, target) in enumerate(pairs):
         yield (
-            weights[row, : len(target), : len(source)].double().cpu().numpy(),
-            chosen[row, : len(target)].double().cpu().numpy(),
+            weights[row, : len(target), : len(source)].cpu().double().numpy(),  # which MPS does not have
+            chosen[row, : len(target)].cpu().double().numpy(),
         )
 
 

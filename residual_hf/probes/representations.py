@@ -76,10 +76,15 @@ class SiteStatistics:
 
     def tensors(self) -> "SiteSums":
         """The sums as tensors on the device."""
-        sums = torch.stack([*self.sums.values()]).double()
-        counts = torch.tensor([*self.counts.values()], dtype=torch.float64, device=sums.device)
+        sums = exact(torch.stack([*self.sums.values()]))
+        counts = torch.tensor([*self.counts.values()], dtype=sums.dtype, device=sums.device)
         largest = torch.stack([*self.largest.values()])
         return SiteSums(tuple(self.largest), tuple(self.sums), torch.cat([sums, counts]), largest)
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """A tensor in fp64, on a Mac's GPU, which does not have it, in fp32."""
+    return tensor.float() if tensor.device.type == "mps" else tensor.double()
 
 
 class SiteSums(NamedTuple):

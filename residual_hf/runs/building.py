@@ -165,7 +165,8 @@ def scale_dual_stream(config: ResidualConfig, precision: str = "fp16") -> Residu
     """
     changes: dict[str, Any] = {}
     for own in config.stack_configs if precision == "fp16" else ():
-        if getattr(own.options, "dual_scale", None) == 1.0 and own.layers > 1:
+        is_bounded = own.norm_type in ("dynamic_tanh", "dynamic_erf")  # does not take the scale out of its input
+        if getattr(own.options, "dual_scale", None) == 1.0 and own.layers > 1 and not is_bounded:
             scale = 2.0 ** -math.ceil(math.log2(own.layers))
             scaled = {"dual_scale": scale, "dual_layer_norm_eps": own.options.dual_layer_norm_eps * scale**2}
             changes[f"{own.stack}_ln_mode_options"] = asdict(own.options) | scaled

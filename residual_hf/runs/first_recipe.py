@@ -172,7 +172,7 @@ def write_first_recipe(
             "languages": languages,
             "size": size,
             "gpu": device == "cuda",
-            "bf16": torch.cuda.is_bf16_supported() if device == "cuda" else multiplies_bf16(),
+            "bf16": torch.cuda.is_bf16_supported(False) if device == "cuda" else multiplies_bf16(),  # not by emulation
             "kind": kind,
             "stream": 8 * text_bytes > psutil.virtual_memory().available,
             "eval_every": max(100, size.max_updates // 30 // 100 * 100),

@@ -40,7 +40,7 @@ from residual_hf.base.files import (
     write_json,
     write_json_lines,
 )
-from residual_hf.probes.representations import SiteStatistics, SiteSums
+from residual_hf.probes.representations import SiteStatistics, SiteSums, exact
 from residual_hf.probes.sites import Place, sublayers, watch
 
 from .spikes import FILE, THRESHOLD, WINDOW, Alert, first_mover, spike_scores
@@ -205,7 +205,7 @@ class DiagnosticsCallback(TrainerCallback):
         if self.statistics is not None and self.update is not None:
             pairs = zip(self.weights, self._sampled_weights(), strict=True)
             self.update.ratios = torch.stack(
-                [torch.stack([(new - old).norm(), old.norm()]).double().square() for old, new in pairs]
+                [exact(torch.stack([(new - old).norm(), old.norm()])).square() for old, new in pairs]
             )
             self.statistics = None
             del self.weights
@@ -265,11 +265,11 @@ class DiagnosticsCallback(TrainerCallback):
 
     def _fetch(self, updates: list[_Update], processes: int) -> tuple[np.ndarray, np.ndarray]:
         """Losses (updates,) and norms of gradients (updates, parameters) over all processes."""
-        scales = torch.tensor([[update.scale] for update in updates], dtype=torch.float64)
-        norms = torch.stack([update.norms for update in updates if update.norms is not None]).double()
+        norms = exact(torch.stack([update.norms for update in updates if update.norms is not None]))
+        scales = torch.tensor([[update.scale] for update in updates], dtype=norms.dtype)
         squares = (norms / scales.to(norms.device)).square()
         known = (update.scale if update.loss is None else update.loss for update in updates)
-        losses = torch.stack([torch.as_tensor(loss, device=norms.device).double() for loss in known])
+        losses = torch.stack([torch.as_tensor(loss, dtype=norms.dtype, device=norms.device) for loss in known])
         if processes > 1:
             torch.distributed.all_reduce(losses)
             losses /= processes

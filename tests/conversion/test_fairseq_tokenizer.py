@@ -253,7 +253,8 @@ def test_sentencepiece_is_equal_to_sentencepiece(kind, byte_fallback, lines, tmp
     options = {"model_type": kind, "byte_fallback": byte_fallback}
     train_sentencepiece(tmp_path, lines[: len(lines) // 2], 600 if byte_fallback else 300, **options)
     official = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
-    texts = [*lines, "<s> a </s> <unk> <pad>", "  a   b ", "☃ x☃☃", "\ta\u00a0b ½", "<0x41> ÿ", "か\u3099", "ｶﾞﾝﾊﾟ", "", " "]
+    texts = [*lines, "<s> a </s> <unk> <pad>", "  a   b ", "☃ x☃☃", "\ta\u00a0b ½", "<0x41> ÿ", "か\u3099", "", " "]
+    texts.append("ｶﾞﾝﾊﾟ")
     pieces = Counter(piece for line in lines[:300] + ["☃"] for piece in official.encode(line, out_type=str))
     dictionary = write_dictionary(tmp_path / "dict.txt", [*(p for p, n in pieces.items() if p != "▁"), "madeup"])
     tokenizer = fairseq_tokenizer(dictionary, dictionary, sentencepiece=tmp_path / "spm.model")

@@ -7,10 +7,11 @@ import pytest
 import torch
 from generation.test_translator import translator
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from transformers.utils.quantization_config import QuantizationMethod
 
 from residual_hf.base.errors import InputError
 from residual_hf.generation import decode
-from residual_hf.generation.decode import search
+from residual_hf.generation.decode import move_in_precision, search
 from residual_hf.generation.generation_settings import DecodingSettings, SearchRequest
 
 
@@ -69,3 +70,10 @@ def test_after_an_error_the_threads_are_as_before(plain, three_threads):
         sources, request = [plain.tokenizer(SENTENCES[0]).input_ids] * 9, SearchRequest(num_return_sequences=99)
         search(plain.model, sources, DecodingSettings(), request)
     assert torch.get_num_threads() == 3
+
+
+def test_a_model_of_bitsandbytes_stays_as_it_was_loaded():
+    model = tiny_model(tiny_tokenizer())
+    model.quantization_method = QuantizationMethod.BITS_AND_BYTES  # whose `to` refuses types
+    move_in_precision(model, None, "float32", requested=False)
+    assert model.dtype == torch.float32

@@ -12,6 +12,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.glossary import Glossary
 from residual_hf.data.tokenizer_training import train_tokenizer
+from residual_hf.generation import decode
 from residual_hf.generation import translator as translator_module
 from residual_hf.generation.decode import Candidate
 from residual_hf.generation.generation_settings import DecodingSettings
@@ -188,8 +189,13 @@ def test_models_that_cannot_use_a_glossary_refuse_it():
             check_glossary_use(model)
 
 
-def test_a_missing_placeholder_needs_no_search_that_cannot_run():
+def test_a_missing_placeholder_needs_no_search_that_cannot_run(monkeypatch):
     tokenizer = tiny_tokenizer(*PLACEHOLDER_TOKENS)
     model = tiny_model(tokenizer, placeholders=True)
     found = Translator(model, tokenizer).translate(["zwei https://a.b Katzen"], fast_decoding=False)
     assert len(found) == 1
+    slow = tiny_model(tokenizer, placeholders=True, position_embedding_type="relative")
+    searches = []
+    monkeypatch.setattr(translator_module, "search", lambda *given: searches.append(given) or decode.search(*given))
+    Translator(slow, tokenizer).translate(["zwei https://a.b Katzen"])
+    assert len(searches) == 1  # of several processes, some would wait for the others

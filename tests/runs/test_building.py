@@ -41,6 +41,8 @@ def test_the_scale_follows_the_depth_and_changes_no_logit():
 def test_a_scale_that_is_given_and_other_modes_stay():
     given = ResidualConfig(ln_mode="resi_dual", ln_mode_options={"dual_scale": 0.05}, **SIZES)
     assert scale_dual_stream(given) is given
+    bounded = ResidualConfig(norm_type="dynamic_tanh")  # whose logits would change
+    assert scale_dual_stream(bounded) is bounded
     hybrid = ResidualConfig(encoder_ln_mode="resi_dual", decoder_ln_mode="pre_ln", **SIZES)
     assert scale_dual_stream(hybrid).decoder_ln_mode_options is None
     assert scale_dual_stream(hybrid).of("encoder").options.dual_scale == 1 / 8
