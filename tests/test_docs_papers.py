@@ -124,7 +124,7 @@ def test_pytest_commands_of_a_paper_select_tests(paper, request):
         own = [[node for node in collected if node.startswith(file)] for file in files]
         names = " ".join(option(words, "-k")).split(" or ")
         if words[0] == "pytest" and all(own):
-            assert any(name in node for nodes in own for node in nodes for name in names), words
+            assert all(any(name in node for nodes in own for node in nodes) for name in names), words
 
 
 def option(words, name):

@@ -100,6 +100,17 @@ def test_each_signal_stops_after_a_checkpoint(signals):
         assert signal.getsignal(number) == signal.SIG_DFL  # the second one stops immediately
 
 
+def test_processes_stop_at_the_same_update(monkeypatch):
+    monkeypatch.setattr(callbacks, "gather_object", lambda own: [*own, (True, False)])  # a signal of another process
+    interrupt, stopped = InterruptCallback(), []
+    interrupt.started = 0.0
+    for step in (InterruptCallback.AGREE_EVERY - 1, InterruptCallback.AGREE_EVERY):
+        control = SimpleNamespace(should_save=False, should_training_stop=False)
+        interrupt.on_step_end(SimpleNamespace(world_size=2), run_state(step), control)
+        stopped.append(control.should_training_stop)
+    assert stopped == [False, True]
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_that_is_ignored_stays_ignored(signals, number):
     signal.signal(number, signal.SIG_IGN)  # SIGHUP by nohup, SIGINT of a job that a script starts with &

@@ -89,6 +89,15 @@ def test_a_checkpoint_that_cannot_be_deleted_is_none_and_training_goes_on(tmp_pa
     assert names(complete_checkpoints(folder)) == ["checkpoint-15"]
 
 
+def test_the_last_checkpoint_before_a_spike_is_kept(tmp_path):
+    folder = make_checkpoints(tmp_path / "checkpoints", [4.0, 3.0, 2.0, 1.0])
+    for update in (7, 15):
+        (tmp_path / "spikes" / f"update-{update}").mkdir(parents=True)
+    state = SimpleNamespace(is_world_process_zero=True, best_model_checkpoint=None)
+    KeepCheckpoints(folder, keep_last=1, keep_best=1, metric="nll").on_save(None, state, None)
+    assert names(complete_checkpoints(folder)) == ["checkpoint-10", "checkpoint-20"]
+
+
 def test_of_a_linked_checkpoint_only_the_link_is_deleted(tmp_path):
     folder = make_checkpoints(tmp_path / "run" / "checkpoints", [3.0, 2.0, 1.0])
     moved = shutil.move(folder / "checkpoint-5", tmp_path / "archive")
