@@ -137,7 +137,7 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     ]
     nll = {name: text.split("NLL, valid:")[1] for name, text in (("first", first), ("both", both))}
     assert "| `ln_mode` | 1+1 |" in nll["first"]
-    assert cells(nll["first"], "post_ln") == [f"{scores[0]:.2f}"] != cells(nll["first"], wider)
+    assert cells(nll["first"], "post_ln") == [f"{scores[0]:.3f}"] != cells(nll["first"], wider)
     assert cells(nll["both"], "post_ln") == ["{:.2f} ({:.2f}-{:.2f})".format(*statistics(scores))]
     assert (tmp_path / "runs" / "post_ln_d_model_32_1l_s1").is_dir()
     rates = as_module("comparison/rates.py", monkeypatch)
@@ -268,8 +268,11 @@ def test_difference_of_modes_covers_seeds_and_sentences(monkeypatch):
         math.hypot(seeds.error, differences.Difference.of(*alike).error)
     )
     found = differences.Difference((alike[0], alike[1]), 1.0, 0.5, 19)
-    assert found.smallest(1) == pytest.approx(0.5 * (2.0930 + 0.8610), abs=1e-4)
-    assert found.smallest(10) == pytest.approx(0.5 * (3.1737 + 0.8610), abs=1e-4)
+    for comparisons, critical in ((1, 2.0930), (10, 3.1737)):
+        random = np.random.default_rng(0)
+        shifted = random.standard_normal(10**6) + found.smallest(comparisons) / 0.5
+        found_by = shifted / np.sqrt(random.chisquare(19, 10**6) / 19) > critical
+        assert found_by.mean() == pytest.approx(0.8, abs=0.002)
     assert differences.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 

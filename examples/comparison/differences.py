@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 import sacrebleu
-from mpmath import betainc, findroot
+from mpmath import betainc, exp, findroot, gamma, inf, ncdf, quad
 from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError
@@ -93,8 +93,7 @@ class Difference:
 
     def smallest(self, comparisons: int) -> float:
         """The true difference that a test at LEVEL / comparisons finds with a probability of POWER."""
-        quantiles = quantile(LEVEL / comparisons / 2, self.freedom) + quantile(1 - POWER, self.freedom)
-        return self.error * quantiles
+        return self.error * noncentrality(quantile(LEVEL / comparisons / 2, self.freedom), self.freedom)
 
 
 def above(t: float, freedom: float) -> float:
@@ -163,6 +162,22 @@ def recorded(run: Run) -> dict:
     }
 
 
+def noncentrality(critical: float, freedom: float) -> float:
+    """That of Student's noncentral distribution which is above a critical value with the probability POWER."""
+
+    def power(shift: float) -> float:
+        """The probability over the estimated error, a share `s` of the true one, whose square is chi-squared."""
+        return quad(lambda s: ncdf(shift - critical * s) * density(s), [0, 0.5, 1, 1.5, 2, 4, inf])
+
+    def density(s: float) -> float:
+        half = freedom / 2
+        return 2 * half**half / gamma(half) * s ** (freedom - 1) * exp(-half * s**2)
+
+    return float(
+        findroot(lambda shift: power(shift) - POWER, (critical, 3 * critical + 3), solver="anderson", tol=1e-8)
+    )
+
+
 def modes_of(groups: Mapping[str, Sequence[Run | dict]], metric: str) -> list[Mode]:
     """The modes with their scores. Raises `InputError` for runs whose scores cannot be compared."""
     runs = [run for runs in groups.values() for run in runs]
@@ -172,6 +187,9 @@ def modes_of(groups: Mapping[str, Sequence[Run | dict]], metric: str) -> list[Mo
     known = {tuple(sorted(files.items())) for files in tokenizers if files}  # older records have none
     if metric == "nll" and len(known) > 1:
         raise InputError("the runs have different tokenizers, so that the NLL of their tokens cannot be compared")
+    tags = {run.config.get("language_tags") == "target" for run in runs if isinstance(run, Run)}
+    if metric == "nll" and len(tags) > 1:
+        raise InputError("in some of the runs the tag of the language is a token of the target, which has an NLL too")
     scored = [run.metrics[run.split]["bleu"] for run in runs if isinstance(run, Run) and metric in METRICS]
     if len(names := {tokenizer_of(score["signature"]) for score in scored}) > 1:
         raise InputError(f"the runs have BLEU of different tokenizers: {', '.join(sorted(names))}")
@@ -217,9 +235,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def tables(modes: Sequence[Mode], metric: str) -> str:
+    digits = 4 if metric == "nll" else 2
     modes = sorted(modes, key=lambda mode: mode.scores.mean(), reverse=GREATER_IS_BETTER.get(metric, True))
     means = [
-        [f"`{m.name}`", f"{m.scores.mean():.2f}", f"{m.scores.min():.2f} to {m.scores.max():.2f}", str(len(m.scores))]
+        [
+            f"`{m.name}`",
+            f"{m.scores.mean():.{digits}f}",
+            f"{m.scores.min():.{digits}f} to {m.scores.max():.{digits}f}",
+            str(len(m.scores)),
+        ]
         for m in modes
     ]
     found = [Difference.of(a, b) for a, b in itertools.combinations(modes, 2)]
@@ -227,8 +251,8 @@ def tables(modes: Sequence[Mode], metric: str) -> str:
     rows = [
         [
             f"`{d.modes[0].name}` - `{d.modes[1].name}`",
-            f"{d.value:.2f}",
-            "{:.2f} to {:.2f}".format(*d.interval),
+            f"{d.value:.{digits}f}",
+            " to ".join(f"{bound:.{digits}f}" for bound in d.interval),
             f"{d.p_value:.3f}",
             f"{p:.3f}",
         ]
@@ -238,7 +262,7 @@ def tables(modes: Sequence[Mode], metric: str) -> str:
     smallest = sorted(d.smallest(len(found)) for d in found)
     power = (
         f"Smallest difference that is found with a probability of {POWER:.0%} at p < {LEVEL}, corrected: "
-        f"{smallest[0]:.2f} to {smallest[-1]:.2f}, depending on the pair."
+        f"{smallest[0]:.{digits}f} to {smallest[-1]:.{digits}f}, depending on the pair."
     )
     if metric == "bleu" and max(mode.scores.max() for mode in modes) < 1:
         power = "Below 1 BLEU no score says anything."

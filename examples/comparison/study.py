@@ -164,10 +164,11 @@ def cell(runs: Sequence[FinishedRun | None], baseline: Sequence[FinishedRun | No
     diverged = f" ({len(runs) - len(values)} diverged)" if len(values) < len(runs) else ""
     if not values:
         return "diverged"
-    spread = f" ({min(values):.2f}-{max(values):.2f})" if len(values) > 1 else ""
+    digits = 3 if figure == "nll" else 2
+    spread = f" ({min(values):.{digits}f}-{max(values):.{digits}f})" if len(values) > 1 else ""
     differs = figure == "bleu" and baseline and {*map(sign, runs, baseline)} in ({1}, {-1})
     star = "*" if differs else ""
-    return f"{sum(values) / len(values):.2f}{star}{spread}{diverged}"
+    return f"{sum(values) / len(values):.{digits}f}{star}{spread}{diverged}"
 
 
 Results = dict[Run, FinishedRun | None]

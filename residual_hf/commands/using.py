@@ -175,7 +175,8 @@ def run_score(options: argparse.Namespace) -> None:
     files = (options.source, options.translation)
     if (None in files) != (files == (None, None)) or (None not in files and options.file is not None):
         raise InputError("--source, --translation: both must be given, or a file with both sides in their place")
-    check_lines_of_text(file for file in (*files, options.file) if file is not None and file.suffix.lower() != ".tsv")
+    is_table = options.file is not None and uncompressed_name(options.file.name.lower()).endswith(".tsv")
+    check_lines_of_text(filter(None, (*files, None if is_table else options.file)))
     translator = load_translator(options, options.model)
     from residual_hf.generation.scoring import read_pairs, scored
 

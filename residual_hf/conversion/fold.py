@@ -165,10 +165,11 @@ def refuse_untied(model: nn.Module, made: Any) -> None:
     weights = model.state_dict()
     for name, other in made.all_tied_weights_keys.items():
         if name in weights and other in weights and not torch.equal(weights[name], weights[other]):
+            field = "tie_word_embeddings" if name.startswith("lm_head") else "share_encoder_decoder_embeddings"
             raise InputError(
-                f"{name} differs from {other}, though the config of the model says that they are one table, as after "
-                "an adapter with modules_to_save was merged: set share_encoder_decoder_embeddings and "
-                "tie_word_embeddings to False in its config.json"
+                f"{name} differs from {other}, though by the config of the model they are one table, as after an "
+                f"adapter with modules_to_save was merged: set {field} to false in its config.json, and delete "
+                "checksums.json"
             )
 
 

@@ -30,6 +30,7 @@ Lengths = Sequence[int] | np.ndarray
 IGNORED = -100  # label of positions without a loss
 LOADED = {"is_local", "local_files_only"}  # fields of a tokenizer that was loaded, not trained
 CHUNK = 2000  # sentence pairs tokenized at a time
+SELECTED = 1_000_000  # pairs that are copied at a time
 ARGUMENTS = {"source": "text", "target": "text_target"}  # of the tokenizer, for each side
 
 
@@ -121,10 +122,15 @@ class EncodedCorpus(Dataset):
             offsets = self.arrays[f"{side}_offsets"]
             lengths = np.diff(offsets)[indices]
             arrays[f"{side}_offsets"] = new = np.concatenate([[0], np.cumsum(lengths)])
-            tokens = np.arange(new[-1]) + np.repeat(offsets[:-1][indices] - new[:-1], lengths)
-            for name in (f"{side}_ids", f"{side}_starts"):
-                if name in self.arrays:
-                    arrays[name] = self.arrays[name][tokens]
+            shifts, names = offsets[:-1][indices] - new[:-1], [f"{side}_ids", f"{side}_starts"]
+            for name in (name for name in names if name in self.arrays):
+                arrays[name] = np.empty(new[-1], self.arrays[name].dtype)
+            for start in range(0, len(lengths), SELECTED):  # the numbers of tokens are many times larger
+                part = slice(start, start + SELECTED)
+                first, last = new[start], new[min(start + SELECTED, len(lengths))]
+                tokens = np.arange(first, last) + np.repeat(shifts[part], lengths[part])
+                for name in (name for name in names if name in arrays):
+                    arrays[name][first:last] = self.arrays[name][tokens]
         return arrays
 
     @classmethod

@@ -3,10 +3,11 @@
 import csv
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unicodedata import normalize
 from zlib import crc32
 
@@ -31,10 +32,14 @@ COLUMN = re.compile(
     r"(?:(?:source|target|src|tgt)(?:[ _-](?:term|text|language))?|terms?|translations?)", re.IGNORECASE
 )
 """Names of the columns of a glossary besides the languages."""
+HIRAGANA = regex.compile(r"\p{Hiragana}+$")
 _UNSPACED = rf"(?:{UNSPACED.pattern})"
 BEGIN = rf"(?<!(?!{_UNSPACED}|\p{{M}})\w)(?<!(?<!{_UNSPACED}\p{{M}}*)\p{{M}})"
 END = rf"(?!(?!{_UNSPACED})\w)"
 """Patterns of the begin and the end of a word; letters of scripts without spaces may have marks."""
+BEGINS, ENDS = regex.compile(rf"{BEGIN}(?=\S)"), regex.compile(END)
+PLURALS = (("ies", "y"), ("es", ""), ("s", ""), ("en", ""), ("e", ""), ("n", ""))
+"""Endings of plurals, and what they replace."""
 LETTERS = regex.compile(rf"(?:(?!{UNSPACED.pattern})[\w\ufffd])*")
 """Letters that a word goes on with, whole or as the first of their bytes."""
 
@@ -56,7 +61,7 @@ class Term(NamedTuple):
 class Glossary:
     """Translations of terms. A term without capitals is found in any case, others as they are written.
 
-    A term is found with the endings of regular plurals too, see `forms_of`; of other inflected forms, give rows.
+    A term is found with the endings of regular plurals too, see `endings_of`; of other inflected forms, give rows.
 
     Args:
         rows: terms and translations; a term with several rows has several translations, of which the first is
@@ -65,16 +70,22 @@ class Glossary:
 
     def __init__(self, rows: Iterable[tuple[str, str]]):
         self.targets: dict[str, tuple[str, ...]] = {}
-        for source, target in (map(partial(normalize, "NFC"), row) for row in rows):  # as tokenizers write
-            self.targets[source] = tuple(dict.fromkeys((*self.targets.get(source, ()), target)))
-        self._terms = {form: term for term in self.targets for form in forms_of(term)} | {t: t for t in self.targets}
-        lower = {form for form in self._terms if form == form.lower()}
-        lists: dict[str, Any] = {"exact": self._terms.keys() - lower, "lower": lower}
-        forms = {"exact": r"\L<exact>", "lower": r"(?i:\L<lower>)"}
-        choice = "|".join(form for name, form in forms.items() if lists[name])  # an empty list matches nothing at all
-        options: dict[str, Any] = {"ignore_unused": True, "cache_pattern": False}  # which would keep the lists
-        pattern = f"{BEGIN}(?:{choice}){END}"  # whose longest match is taken
-        self._pattern = regex.compile(pattern, regex.POSIX, **options, **lists) if choice else None
+        for source, target in rows:
+            written = normalize("NFC", target)  # as tokenizers write
+            self.targets[source] = tuple(dict.fromkeys((*self.targets.get(source, ()), written)))
+        self._exact: dict[str, str] = {}  # the term of a form that has capitals
+        self._any_case: dict[str, str] = {}  # that of a folded form of others
+        lengths: defaultdict[str, set[int]] = defaultdict(set)
+        for term in self.targets:
+            longest = max(map(len, endings_of(term)), default=0)
+            for form in (term, normalize("NFC", term), normalize("NFD", term)):
+                folded = fold(form)
+                if form == form.lower():
+                    self._any_case.setdefault(folded, term)
+                else:
+                    self._exact.setdefault(form, term)
+                lengths[folded[0]].update(range(len(form), len(form) + longest + 1))
+        self._lengths = {letter: sorted(of, reverse=True) for letter, of in lengths.items()}
 
     @classmethod
     def read(cls, path: str | Path) -> "Glossary":
@@ -86,16 +97,27 @@ class Glossary:
 
     def find(self, text: str) -> list[Term]:
         """The terms in a text, the longer ones where they overlap."""
-        matches = self._pattern.finditer(text) if self._pattern else ()
-        return [Term(*m.span(), self._targets_of(m[0])) for m in matches]
+        folded, ends = fold(text), {match.start() for match in ENDS.finditer(text)}
+        found: list[Term] = []
+        for match in BEGINS.finditer(text):
+            start = match.start()
+            if found and start < found[-1].end:
+                continue
+            for end in (start + length for length in self._lengths.get(folded[start], ())):
+                if end in ends and (term := self._term(text[start:end], folded[start:end])) is not None:
+                    found.append(Term(start, end, self.targets[term]))
+                    break
+        return found
 
-    def _targets_of(self, found: str) -> tuple[str, ...]:
-        """The translations of a term as a text has it, whose letters may have several lower-case forms."""
-        known = self._terms.get(found) or self._terms.get(found.lower())
-        if known is None:
-            same = regex.compile(regex.escape(found), regex.IGNORECASE)
-            known = next(term for form, term in self._terms.items() if form == form.lower() and same.fullmatch(form))
-        return self.targets[known]
+    def _term(self, piece: str, folded: str) -> str | None:
+        """The term of a piece of a text, which may have the ending of a plural."""
+        for ending, letter in (("", ""), *PLURALS):
+            if folded.endswith(ending):
+                size = len(piece) - len(ending)
+                term = self._exact.get(piece[:size] + letter) or self._any_case.get(folded[:size] + letter)
+                if term is not None and (not ending or ending in endings_of(term)):
+                    return term
+        return None
 
     def annotations(self, text: str) -> list[Edit]:
         """Edits that say how to translate the terms of a text, for a model that was trained with them."""
@@ -168,27 +190,39 @@ def is_header(cells: list[str]) -> bool:
     return all(codes) and codes[0].isdisjoint(codes[1])  # `German;Deutsch` is a term
 
 
-def forms_of(term: str) -> Iterator[str]:
-    """A term with the endings of regular plurals, if its last word has three letters or more.
+def fold(text: str) -> str:
+    """A text without the difference of capitals and small letters, of the same length."""
+    return text.lower() if text.isascii() else "".join(map(_folded, text))
+
+
+@cache
+def _folded(letter: str) -> str:
+    folded = letter.casefold()
+    return folded if len(folded) == 1 else letter.lower()[0]
+
+
+def endings_of(term: str) -> tuple[str, ...]:
+    """The endings of regular plurals of a term, if its last word has three letters or more.
 
     These are -s, -es and -ies in any language, and those of German after a word with a capital, as nouns have there.
     """
     last = term.split()[-1] if term.split() else ""
     if len(last) < 3 or not last.isalpha() or UNSPACED.search(last) or last.isupper():
-        return
-    yield from (term + ending for ending in ("s", "es"))
-    if last[-1] == "y" and last[-2].lower() not in "aeiou":
-        yield f"{term[:-1]}ies"
-    if last[0].isupper():
-        yield from (term + ending for ending in ("e", "en", "n"))
+        return ()
+    of_y = ("ies",) if last[-1] == "y" and last[-2].lower() not in "aeiou" else ()
+    return ("s", "es", *of_y, *(("e", "en", "n") if last[0].isupper() else ()))
 
 
 def form_of(term: str, text: str) -> str | None:
-    """A term as a text has it, in which each word may have another ending, but not in scripts without spaces."""
-    words = []
+    """A term as a text has it, in which each word may have another ending; in scripts without spaces, in Hiragana."""
+    words, folded = [], text.casefold()
     for word in term.split():
-        may_end = word[-1].isalpha() and not UNSPACED.search(word)
-        stem = word[: max(4, len(word) - 2)] if may_end else word
+        stem = word
+        least = len(HIRAGANA.sub("", word)) if UNSPACED.search(word) else 0
+        if may_end := word[-1].isalpha() and least < len(word):
+            stem = word[: max(4, len(word) - 2, least)]
+        if stem.casefold() not in folded:
+            return None
         ending = len(word) - len(stem) + ENDING if may_end else 0
         words.append(rf"{re.escape(stem)}\w{{0,{ending}}}")
     found = regex.search(BEGIN + r"\s+".join(words) + END, text, regex.IGNORECASE)

@@ -190,7 +190,7 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
         return
     reader = LineReader(path)
     following = iter(reader)
-    start = list(islice(following, 2))
+    start = list(islice(following, 20))
     named = SEPARATOR.fullmatch(start[0]) if start and spec.file_format == ".csv" else None
     start = start[1:] if named else start
     if not start:
@@ -201,7 +201,8 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     if spec.file_format == ".tsv":
         yield from (line.split("\t") for line in lines)
         return
-    marks = QUOTED.sub("", next(filter(str.strip, start), ""))  # of which a comma is the likeliest in a text
+    first_row = next((line for line in start if any(map(str.isalnum, line))), "")
+    marks = QUOTED.sub("", first_row)  # of which a comma is the likeliest in a text
     delimiter = named[1] if named else max(",;\t|", key=lambda m: (marks.count(m), m != "," and m in marks))
     size = 0  # of the row, whose texts may have any number of lines
     number = first = int(named is not None)  # the line, and that before the row

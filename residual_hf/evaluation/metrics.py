@@ -1,5 +1,6 @@
 """sacreBLEU's metrics with their signatures, significance by paired bootstrap, and Moses detokenization."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,7 +96,8 @@ class TokenizedBLEU:
 class Comparison:
     """Two systems by one metric under paired bootstrap resampling.
 
-    `a` and `b` are the corpus scores; `a_interval` and `b_interval` the bounds of the 95% interval over the resamples;
+    `a` and `b` are the corpus scores; `a_interval` and `b_interval` the mean over the resamples and half the width
+    of their 95% interval on both sides, as sacreBLEU prints them;
     `p_value` the probability of a difference at least as large in either direction if the systems were equally good.
     """
 
@@ -192,7 +194,8 @@ def paired_bootstrap(
         differ = a.score != b.score and b.p_value is not None
         p_value = max(min(2 * float(b.p_value), 1.0), lowest) if differ else 1.0
         scores = float(a.score), float(b.score)
-        first, second = ((max(float(each.mean - each.ci), 0.0), float(each.mean + each.ci)) for each in (a, b))
+        most = math.inf if name == "ter" else 100.0
+        first, second = ((max(each.mean - each.ci, 0.0), min(each.mean + each.ci, most)) for each in (a, b))
         comparisons[name] = Comparison(*scores, first, second, p_value, str(signature))
     return comparisons
 

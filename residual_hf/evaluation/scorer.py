@@ -162,8 +162,8 @@ def warn_about_references(scorer: Scorer) -> None:
     references = "".join(sample)
     if not is_normalized("NFC", references):
         logger.warning(
-            f"{name}: the references have letters with accents or dots in a form other than NFC, which tokenizers "
-            "write: metrics count their words as wrong; normalize them, for example by uconv -x nfc"
+            f"{name}: the references have letters with accents or dots in a form other than NFC, which most "
+            "tokenizers write: metrics may count their words as wrong; normalize them, for example by uconv -x nfc"
         )
     unspaced = LETTER.search(references) and share_of_script(references, WITHOUT_SPACES) > 0.5
     if unspaced and scorer.tokenizer in ("13a", "intl") and not scorer.pretokenized:

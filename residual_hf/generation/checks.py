@@ -20,7 +20,7 @@ DENSE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
 SENTENCE_END = regex.compile(
     r"(\b(?:\p{L}|Mr|Mrs|Ms|Dr|Prof|St|vs|No|Nr|etc|bzw|ca|usw|Jr|Sr|Hr|Fr|Abs|Art|Mt|Inc|Ltd|Co|\d+)\.(?![.!?…]))|"
     r"""(?<![.!?…])[.!?…]++["'»”’)\]]*+(?=\s++["'«„“‚‘(\[¿¡–—-]*+\s*+[\p{Lu}\p{Lt}\p{Lo}\d])|"""
-    r"""(?<![。！？।؟۔։።။។៕།])[。！？।؟۔։።။។៕།]++["'»”’)\]」』）]*+(?=\s*+\w)"""
+    r"""(?<![。！？।؟۔։።။។៕།])[。！？।؟۔։።။។៕།]++(?!ល។)["'»”’)\]」』）]*+(?=\s*+\w)"""
 )
 """The end of a sentence before another one; the group is an abbreviation."""
 LENGTH_RATIO, LENGTH_SLACK = 2.5, 20

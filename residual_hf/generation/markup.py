@@ -44,8 +44,8 @@ LONGEST_SENTENCE = 200  # tokens; models of sentences lose quality beyond
 LINE_BREAKS = re.compile(r"([\r\n\v\f\x85\u2028\u2029]+)")
 BEFORE_SENTENCE = re.compile(rf"(?:\s|{DIRECTION.pattern})*(?:[-*+•–—#>]+\s+)*")  # with marks of lists and quotations
 UNUSUAL_SPACE = re.compile(r"[^\S ]")
-SENTENCE = re.compile(r"[^។៕།]*[។៕།]+['\"»”’)\]]*\s*|[^។៕།]+")
-"""A sentence of Khmer or Tibetan, whose marks sentencex does not know."""
+SENTENCE = re.compile(r"(?:[^។៕།]|។ល។)+(?:[។៕།]+['\"»”’)\]]*\s*)?|[។៕།]+['\"»”’)\]]*\s*")
+"""A sentence of Khmer or Tibetan, whose marks sentencex does not know; ។ល។ is "etc."."""
 
 T = TypeVar("T")
 
@@ -144,7 +144,10 @@ def split_sentences(text: str, language: str, fits: Callable[[str], bool]) -> It
     Arguments are those of `SplitBlocks`.
     """
     for line in LINE_BREAKS.split(text):
-        for sentence in sentences_of(line, language) if has_letters(line) else [line]:
+        if not has_letters(line):
+            yield line, False
+            continue
+        for sentence in sentences_of(line, language):
             before = BEFORE_SENTENCE.match(sentence)[0]  # type: ignore[index]  # it matches any text
             core = sentence[len(before) :].rstrip()
             yield before, False
@@ -220,8 +223,8 @@ class _MarkedText:
         space = source = translation = ""
         for piece, is_sentence in self.pieces:
             written, alignment, before = piece, None, translation
-            if self.sentences and not is_sentence:
-                written = DIRECTION.sub("", piece)  # of the other language
+            if self.sentences and not DIRECTION.sub("", piece).strip():
+                written = DIRECTION.sub("", piece)  # marks of the other language
             if is_sentence:
                 written, _, alignment = next(following)
                 if before and not space.strip():

@@ -263,6 +263,12 @@ class _Projection:
         return glued and not left.strip(), self.target[end : end + 1].isalnum() and not right.strip()
 
 
+def is_run(text: str) -> bool:
+    """Whether a text is a run of placeholders, as it is found in a text. `fullmatch` would try all ways to read it."""
+    found = RUN.match(text)
+    return found is not None and found.end() == len(text)
+
+
 class _Kept:
     """Finds the texts of elements that are kept: placeholders anywhere, others as words.
 
@@ -271,7 +277,7 @@ class _Kept:
 
     def __init__(self, texts: Iterable[str], target: str):
         self._texts = sorted({text for text in texts if text}, key=len, reverse=True)
-        self._names = [text for text in self._texts if RUN.fullmatch(text)]
+        self._names = [text for text in self._texts if is_run(text)]
         self._parts = {text: PLACEHOLDER.findall(text) for text in self._names}
         self._singles = {part for parts in self._parts.values() for part in parts} - {*self._texts}
         self._target = target
@@ -382,7 +388,7 @@ class _AlignedPair:
         read = [pair.source[start:end] for start, end in sources]
         written = [pair.target[start:end] for start, end in targets]
         for row, word in enumerate(written):
-            if (SAME.search(word) or RUN.fullmatch(word)) and written.count(word) == read.count(word) == 1:
+            if (SAME.search(word) or is_run(word)) and written.count(word) == read.count(word) == 1:
                 weights[row] = [other == word for other in read]
         return weights
 

@@ -60,7 +60,8 @@ def translate_corpus(
 class TranslationScore(NamedTuple):
     """The sum of the log-probabilities (natural) of a translation's tokens, and their number, with its end.
 
-    As in the scores of a search, a tag of the target language has probability 1 and is not counted.
+    A tag of the target language has probability 1 and is not counted; a search counts it in the length of a
+    hypothesis.
     """
 
     log_prob: float

@@ -201,7 +201,8 @@ def check_lengths(
     long, first, lines = LongLines(translator.inputs.positions, treatment, name), 1, iter(lines)
     while window := list(islice(lines, CHECKED_TOGETHER)):
         if long.positions is not None and treatment == "error":
-            large = (i for i, line in enumerate(window) if len(line.strip()) > long.positions // 4)
+            enough = long.positions * 3 // 4  # a token has a byte or more, but for tags and annotations
+            large = (i for i, line in enumerate(window) if len(line.encode()) > enough)
             numbers = [i for i in large if translator.inputs.kept(window[i]) is None]
             encoded, _ = translator.encode([window[i] for i in numbers], *languages)
             for i, ids in zip(numbers, encoded, strict=True):

@@ -60,6 +60,9 @@ class SentencePart(NamedTuple):
     space: str = ""
 
 
+Demands = tuple[list[tuple[str, ...]], list[str]]
+
+
 class Translator:
     """Translates sentences in batches of similar length, with any encoder-decoder that `from_pretrained` loads.
 
@@ -245,11 +248,13 @@ class Translator:
             beams = request.generate_arguments.get("num_beams") or 1
         settings, request = replace(settings, num_beams=beams), replace(request, generate_arguments=others)
         found = search(self.model, sources, settings, request, self.shortlist)
-        if not (self.constrained or self._keeps_placeholders) or request.samples:
+        keeps = self.inputs.has_placeholders and finds_phrases(self.model)
+        if not (self.constrained or keeps) or request.samples:
             return found
         request = replace(request, progress=lambda sentences: None)
         by_beams: dict[int, list[int]] = {}
-        phrases = [self._phrases(*row) for row in zip(sentences, found, strict=True)]
+        demands = [self._wanted(sentence, keeps) for sentence in sentences]
+        phrases = [self._phrases(*row) for row in zip(demands, found, strict=True)]
         for row, own in enumerate(phrases):
             if own:
                 by_beams.setdefault(max(beams, beams_for(own)), []).append(row)
@@ -264,8 +269,7 @@ class Translator:
                 return found  # of Transformers' loop, which asks for no placeholder
             for row, best in zip(rows, again, strict=True):
                 written, before = to_text(self.tokenizer, [best[0].ids, found[row][0].ids])
-                expected = self._wanted(sentences[row])
-                lacks, lacked = lacking(*expected, written), lacking(*expected, before)
+                lacks, lacked = lacking(*demands[row], written), lacking(*demands[row], before)
                 if lacks == 0 or lacks < lacked:  # else the search has found none of them
                     found[row] = [self._in_place(sources[row], sentences[row], found[row][0], best[0]), *best[1:]]
         return found
@@ -295,25 +299,20 @@ class Translator:
         (new,) = self.inputs.target_ids([written])
         return forced._replace(ids=[*free.ids[: len(codes)], *new])  # also the tag or the code of the language
 
-    def _wanted(self, sentence: str) -> tuple[list[tuple[str, ...]], list[str]]:
+    def _wanted(self, sentence: str, keeps_placeholders: bool) -> Demands:
         """The demands on a translation of a sentence: translations of each term, and tokens of placeholders."""
         terms = self.glossary.find(sentence) if self.glossary is not None and self.constrained else ()
-        edits = self.inputs.edited(sentence).edits if self._keeps_placeholders else ()
+        edits = self.inputs.edited(sentence).edits if keeps_placeholders else ()
         tokens = [token for token in PLACEHOLDER_TOKENS if any(edit.new == token for edit in edits)]
         return list(dict.fromkeys(term.targets for term in terms)), tokens
 
-    @property
-    def _keeps_placeholders(self) -> bool:
-        """Whether the search can ask for the tokens of placeholders."""
-        return self.inputs.has_placeholders and finds_phrases(self.model)
-
-    def _phrases(self, sentence: str, candidates: Sequence[Candidate]) -> list[list[list[int]]]:
-        """The placeholders of a sentence and the translations of its terms, as token ids; none if nothing is missing.
+    def _phrases(self, demands: Demands, candidates: Sequence[Candidate]) -> list[list[list[int]]]:
+        """What a sentence demands, as token ids; none if nothing is missing in the candidates.
 
         A translation may begin with a capital, as at the beginning of a sentence, or have the ending that it has in a
         candidate.
         """
-        terms, tokens = self._wanted(sentence)
+        terms, tokens = demands
         texts = to_text(self.tokenizer, [candidate.ids for candidate in candidates]) if terms or tokens else []
         if not any(lacking(terms, tokens, text) for text in texts):
             return []

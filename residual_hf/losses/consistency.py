@@ -24,7 +24,7 @@ RANDOM = ("dropout", "attention_dropout", "activation_dropout", "encoder_word_dr
 
 
 class TwoPasses:
-    """Makes a model run each training batch with labels as a batch of twice the rows, by hooks.
+    """Makes a model run each training batch with labels as a batch of twice the rows, while its criterion has this.
 
     `active`: whether the last batch was doubled; rows n and n + B are then the same sentence pair.
 
@@ -42,13 +42,14 @@ class TwoPasses:
         self.cutoff = cutoff
         self.active = False
         self.kept = [*end_tokens(model.config), model.config.decoder_start_token_id]
-        self.hooks = [model.register_forward_pre_hook(self._double, with_kwargs=True)]
+        model.register_forward_pre_hook(self._double, with_kwargs=True)
         if cutoff is not None:
             for table in {model.model.encoder.embed_tokens, model.model.decoder.embed_tokens}:  # one after a resize
-                self.hooks.append(table.register_forward_hook(self._cut))
+                table.register_forward_hook(self._cut)
 
     def _double(self, model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any] | None:
-        self.active = model.training and torch.is_grad_enabled() and named.get("labels") is not None
+        is_used = getattr(model.criterion, "passes", None) is self  # not of an earlier trainer
+        self.active = is_used and model.training and torch.is_grad_enabled() and named.get("labels") is not None
         if not self.active:
             return None
         twice = {name: torch.cat([named[name]] * 2) for name in BATCHED if named.get(name) is not None}

@@ -139,11 +139,6 @@ class LossMeter:
         self.passes = passes
         self.reset()
 
-    def remove_hooks(self) -> None:
-        """Let the model of `passes` run each batch once again."""
-        for hook in () if self.passes is None else self.passes.hooks:
-            hook.remove()
-
     def reset(self) -> None:
         self.sums: tuple[Tensor | float, ...] = (0.0, 0.0, 0)
         self.started = time.perf_counter()

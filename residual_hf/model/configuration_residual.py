@@ -92,6 +92,8 @@ class ResidualConfig(PreTrainedConfig):
         position_counting: `"real_tokens"` (fairseq: from `pad_token_id + 1`, without padding; tables of positions have
             as many rows more) or `"all_tokens"`
             (Transformers' BART and Marian: from 0, with padding, so that left padding changes the result).
+        position_padding: the position of padding under `"real_tokens"`. None: `pad_token_id` as it is when the config
+            is made; another one later, such as that which `Trainer` takes from a tokenizer, moves no position.
         max_position_embeddings: maximum length of source and target in tokens.
         conv_channels: output channels of the inner convolution in front of the encoder of a speech model, 1,024 in
             fairseq; see `modeling_speech.py`. None: the encoder reads tokens.
@@ -170,6 +172,7 @@ class ResidualConfig(PreTrainedConfig):
     decoder_layerdrop: float | int = option(0.0, minimum=0, below=1, may_change=True)
     position_embedding_type: str = option("sinusoidal", choices=POSITION_EMBEDDINGS)
     position_counting: str = option("real_tokens", choices=POSITION_COUNTING)
+    position_padding: int | None = None
     max_position_embeddings: int = option(1024, minimum=1, maximum=2**20)
     conv_channels: int | None = None
     conv_kernel_sizes: list[int] | tuple[int, ...] = (5, 5)
@@ -218,6 +221,8 @@ class ResidualConfig(PreTrainedConfig):
                 raise ValueError(f"num_attention_heads: {given} given, but {heads} is {own}")
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
+        if self.position_padding is None and self.position_counting == "real_tokens":
+            self.position_padding = self.pad_token_id
         if has_code and not all(is_registered(self._ln_mode(stack)) for stack in self.stacks):
             self._awaits_mode = True
         else:
@@ -235,18 +240,22 @@ class ResidualConfig(PreTrainedConfig):
                 f"{name}: {kwargs[name]!r} given, but the saved config has {config_dict.get(name)!r}: trained weights "
                 "give other outputs with another mode; `residual_hf.conversion.change_ln_mode` keeps them"
             )
-        return super().from_dict(config_dict, **kwargs)
+        if ignored := [name for name in config_dict if name in ELSEWHERE and not hasattr(cls, name)]:
+            logger.warning(f"{', '.join(ignored)}: unknown fields of the saved config, which are ignored")
+        return super().from_dict({n: value for n, value in config_dict.items() if n not in ignored}, **kwargs)
 
     def _refuse_misspelled(self, names: Iterable[str]) -> None:
         """Refuse misspelled fields and options of the modes, which Transformers would keep unused."""
         known = [field.name for field in fields(self)]
         options = [f.name for stack in self.stacks for f in fields(self._mode(stack).Options)]
+        own = f"{self.stacks[0]}_"
+        elsewhere = {name: field.replace("encoder_", own) for name, field in ELSEWHERE.items() if field != "preset"}
         for name in names:
             if name in options:
                 raise ValueError(f"{name}: unknown field; did you mean ln_mode_options={{{name!r}: ...}}?")
-            close = ELSEWHERE.get(name) in known or difflib.get_close_matches(name, known, cutoff=0.92)
+            close = name in elsewhere or difflib.get_close_matches(name, known, cutoff=0.92)
             if close and not hasattr(self, name):
-                raise ValueError(unknown_name(name, known, ELSEWHERE))
+                raise ValueError(unknown_name(name, known, elsewhere))
 
     def _record_defaults(self, field: str) -> None:
         """Set a field to the defaults of the modes: `field` if the stacks agree, otherwise one field per stack."""
@@ -296,8 +305,11 @@ class ResidualConfig(PreTrainedConfig):
     def to_diff_dict(self) -> dict[str, Any]:
         """The saved fields: without those of a stack that the model does not have, and without `use_cache`, which
         `Trainer` sets to False for training."""
-        left_out = {"use_cache", "num_attention_heads", *self._fields_of_absent_stack()}
-        return {name: value for name, value in super().to_diff_dict().items() if name not in left_out}
+        left_out = {"use_cache", "num_attention_heads", "position_padding", *self._fields_of_absent_stack()}
+        saved = {name: value for name, value in super().to_diff_dict().items() if name not in left_out}
+        if self.position_padding not in (None, self.pad_token_id):
+            saved["position_padding"] = self.position_padding
+        return saved
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save the config together with the model code, so that the folder loads without residual_hf.

@@ -223,7 +223,7 @@ def first_position(padding_idx: int | None) -> int:
 
 def positions_padding(config: StackConfig) -> int | None:
     """Position of padding tokens, or None if they are counted like other tokens."""
-    return config.pad_token_id if config.position_counting == "real_tokens" else None
+    return config.position_padding if config.position_counting == "real_tokens" else None
 
 
 def build_positions(config: StackConfig) -> SinusoidalPositions | LearnedPositions | None:
@@ -231,15 +231,16 @@ def build_positions(config: StackConfig) -> SinusoidalPositions | LearnedPositio
     return None if kind is None else kind(config.positions, config.d_model, positions_padding(config))
 
 
-def position_ids_from_mask(mask: Tensor, length: int, padding_idx: int) -> Tensor:
+def position_ids_from_mask(mask: Tensor, length: int, padding_idx: int, past_length: int | Tensor = 0) -> Tensor:
     """Positions of the last `length` tokens, (batch, length).
 
     `mask` marks real tokens, (batch, past + length), or the keys that each token attends to, (batch, 1, length, keys),
-    as booleans or as additive scores, as in `generate` with a static cache. Under a causal mask the number of visible
-    keys is the position.
+    as booleans or as additive scores, as in `generate` with a static cache. Then the position is the number of visible
+    keys up to the token, also of a text that begins after others; a window of attention needs `position_ids`.
     """
     if mask.ndim == 4:
-        seen = mask if mask.dtype == torch.bool else mask > HIDDEN
-        return seen[:, 0].sum(dim=-1) + padding_idx
+        seen = (mask if mask.dtype == torch.bool else mask > HIDDEN)[:, 0]
+        tokens = torch.arange(length, device=mask.device)[:, None] + past_length
+        return (seen & (torch.arange(mask.shape[-1], device=mask.device) <= tokens)).sum(dim=-1) + padding_idx
     mask = mask.long()
     return ((mask.cumsum(dim=1) * mask) + padding_idx)[:, -length:]

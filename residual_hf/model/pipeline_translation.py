@@ -194,7 +194,8 @@ class TranslationPipeline(Pipeline):
         written = list(takewhile(lambda token: token not in ends, token_ids[1:].tolist()))
         read = [token for token in read if token != self.tokenizer.pad_token_id]
         source = self.texts.edited(original)
-        (found,) = align(self.model, self.tokenizer, [source.text], [text], [read], [written])
+        with evaluation_mode(self.model):
+            (found,) = align(self.model, self.tokenizer, [source.text], [text], [read], [written])
         return of_originals(found, source, self.texts.restored(text, original))
 
     def _generation_arguments(

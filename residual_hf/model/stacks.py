@@ -277,7 +277,7 @@ class ResidualStack(ResidualPreTrainedModel):
         if position_ids is not None:
             return position_ids + first_position(padding_idx)
         if mask is not None and padding_idx is not None:
-            return position_ids_from_mask(mask, length, padding_idx)
+            return position_ids_from_mask(mask, length, padding_idx, past_length)
         return (torch.arange(length, device=embeddings.device) + past_length + first_position(padding_idx))[None]
 
     def run_layers(self, hidden_states: Tensor, *memory: Tensor, **kwargs: Any) -> Tensor:

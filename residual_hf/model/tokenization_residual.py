@@ -100,7 +100,10 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
         """Pass the file names to `__init__` instead of parsing `tokenizer.json`, as the base class does."""
         if kwargs.get("target_tokenizer_file") is None:
-            raise ValueError(f"{kwargs.get('name_or_path')}: target_tokenizer.json is missing")
+            raise ValueError(
+                f"{kwargs.get('name_or_path')}: target_tokenizer.json is missing; a tokenizer of one vocabulary must "
+                "be saved by its `save_pretrained`, which writes tokenizer_config.json too"
+            )
         return kwargs
 
     @property

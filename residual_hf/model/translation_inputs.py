@@ -190,7 +190,9 @@ class TranslationInputs:
     def lowers_capitals(self) -> bool:
         """Whether text in capitals is read in lower case: by a model of known languages that is for whole words."""
         reads_capitals = None in self.pair or self.is_monolingual or getattr(self.config, "reads_capitals", False)
-        return not (reads_capitals or any(token.endswith("@@") for token in self.tokenizer.get_vocab()))
+        kind = type(getattr(getattr(self.tokenizer, "backend_tokenizer", None), "model", None)).__name__
+        segmented = kind == "WordLevel" and any(token.endswith("@@") for token in self.tokenizer.get_vocab())
+        return not (reads_capitals or segmented)
 
     def lowers(self, text: str) -> bool:
         return self.lowers_capitals and is_in_capitals(text)

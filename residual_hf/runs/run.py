@@ -114,13 +114,14 @@ def check_stages(recipe: Recipe, *, resume: bool) -> Start | None:
 def train_on(
     recipe: Recipe, texts: Corpora, folder: Path, *, start: Start | None = None, resume: bool = False
 ) -> dict[str, Any]:
-    """Run a recipe on corpora that are already in memory (`train`, `valid` and optionally `test`), see `train`."""
+    """Run a recipe on corpora in memory (`train`, which is taken out, `valid` and optionally `test`), see `train`."""
     started = time.time() - (RunRecord.read(folder).seconds or 0.0 if resume else 0.0)
     keep_freed_memory()
     set_seed(recipe.training.seed)
     if this_process().is_main_process:
         record_start(recipe, texts, folder)
     data = prepare_data(recipe, texts, folder, start)
+    texts.pop("train", None)  # which needs more memory than its tokens
     model = build_model(recipe, data.tokenizer, start)
     settings = resolve_batch_size(recipe, model, data.longest, folder)
     trainer = build_trainer(recipe, settings, data, model, folder)

@@ -200,7 +200,7 @@ def resolve_batch_size(recipe: Recipe, model: Any, lengths: Lengths, folder: Pat
     if processes.is_main_process:
         RunRecord.update(
             folder,
-            parameters=sum(p.numel() for p in model.parameters()),
+            parameters=sum(p.numel() for name, p in model.named_parameters() if "lora_" not in name),
             max_tokens=max_tokens,
             max_tokens_found=found,
             tokens_per_update=max_tokens * update_freq * processes.num_processes,

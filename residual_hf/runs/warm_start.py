@@ -105,11 +105,6 @@ def start_config(start: Start, tokenizer: PreTrainedTokenizerBase, fields: Mappi
     config, old = start.model.config, start.tokenizer
     roles = {getattr(old, f"{name}_id"): getattr(tokenizer, f"{name}_id") for name in ("bos_token", "pad_token")}
     first = roles.get(config.decoder_start_token_id, fields["decoder_start_token_id"])
-    if config.position_counting == "real_tokens" and config.pad_token_id != tokenizer.pad_token_id:
-        raise InputError(
-            f"tokenizer: the id of {tokenizer.pad_token} is {tokenizer.pad_token_id}, must be {config.pad_token_id}, "
-            "from which the model of model.from counts positions"
-        )
     return type(config)(**{**config.to_dict(), **fields, "decoder_start_token_id": first})
 
 

@@ -19,7 +19,6 @@ from residual_hf.checkpoint_checks import check_undamaged
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler, evaluation_batches
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.streaming import StreamedBatches
-from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.decoding import evaluation_mode
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 from residual_hf.model.translation_inputs import position_limit
@@ -98,18 +97,16 @@ class ResidualTrainer(ShardedTrainer):
         self.is_native = on_cpu and not settings.compile
         self.precision = cpu_precision(settings.precision) if on_cpu and not autocasts else settings.precision
         self.score = score
-        if isinstance(model.criterion, LossMeter):
-            model.criterion.remove_hooks()  # of another trainer
         self.meter = model.criterion = settings.loss_meter(model)
         self.ema = EMACallback(model, settings.ema_decay) if settings.ema_decay else None
         refuse_average(settings, self.is_fsdp_enabled or self.is_deepspeed_enabled)
         stream_position = StreamPosition() if streamed else None
         guard = DivergenceGuard(settings.divergence_factor)
-        own = (StepsOfTheSettings(), BranchWarmupCallback(), self.ema, stream_position, guard, RecordChecksums())
-        given = {type(callback) for callback in self.callback_handler.callbacks}
-        for callback in own:
-            if callback is not None and type(callback) not in given:
-                self.add_callback(callback)
+        is_given = any(isinstance(each, BranchWarmupCallback) for each in self.callback_handler.callbacks)
+        warmup = None if is_given else BranchWarmupCallback()
+        own = (StepsOfTheSettings(), warmup, self.ema, stream_position, guard, RecordChecksums())
+        for callback in filter(None, own):
+            self.add_callback(callback)
         if self.accelerator.distributed_type != DistributedType.DEEPSPEED:
             # the loss is already divided by all tokens of an update; Transformers 5.4 lets accelerate divide it again
             self.accelerator.gradient_accumulation_steps = 1

@@ -233,7 +233,7 @@ def test_what_weights_cannot_take_over_is_refused():
 def test_tables_that_were_untied_are_not_merged():
     model = make("post_ln")
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight + 1)
-    with pytest.raises(InputError, match="lm_head.weight differs from .*set share_encoder_decoder_embeddings"):
+    with pytest.raises(InputError, match="lm_head.weight differs from .*set tie_word_embeddings to false"):
         change_ln_mode(model, "resi_dual")
 
 

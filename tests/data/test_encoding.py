@@ -92,7 +92,9 @@ def test_a_damaged_cache_is_not_used(corpus, tokenizer, tmp_path, caplog, damage
     assert caplog.text.count(f"{path} is damaged") == 1
 
 
-def test_select_keeps_the_pairs_and_drop_long_looks_at_both_sides():
+@pytest.mark.parametrize("together", [1, 2, 10])
+def test_select_keeps_the_pairs_and_drop_long_looks_at_both_sides(together, monkeypatch):
+    monkeypatch.setattr(encoding, "SELECTED", together)
     encoded = EncodedCorpus.from_ids([[5, 2], [6, 7, 2], [2]], [[8, 2], [9, 2], [10, 11, 2]])
     chosen = encoded.select([2, 0])
     assert [row["labels"].tolist() for row in (chosen[0], chosen[1])] == [[10, 11, 2], [8, 2]]

@@ -133,6 +133,8 @@ def test_the_file_is_read_or_refused_by_line(tmp_path):
         ("ak", "éak", False),
         ("北京理工大学", "我在北京理工学院工作", False),
         ("北京理工大学", "我在北京理工大学工作", True),
+        ("働きかける", "彼に働きかけた", True),
+        ("漢字漢字漢い", "漢字漢字字い", False),
     ],
 )
 def test_a_translation_may_be_inflected(term, text, found):
@@ -154,6 +156,15 @@ def test_the_longest_term_is_found_whatever_its_case():
 def test_terms_have_the_form_that_tokenizers_write():
     glossary = Glossary([("cafe\u0301", "ल\u095cकी")])
     assert glossary.without_translation("un café", "एक लड\u093cकी") == []
+    for text in ("un cafe\u0301 noir", "un café noir"):
+        assert [text[term.start : term.end] for term in glossary.find(text)] == [text[3:-5]]
+    assert Glossary([("ल\u095cकी", "girl")]).find("वह ल\u095cकी है")
+
+
+def test_many_terms_take_no_longer_to_find():
+    glossary = Glossary((f"term{number}x", "y") for number in range(20_000))
+    assert max(map(len, glossary._lengths.values())) < 10  # lengths that are tried where a word begins
+    assert len(glossary.find("a term7x of Term19999x and term20000x")) == 2
 
 
 def test_other_translations_of_terms_are_found(glossary):

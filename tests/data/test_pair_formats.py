@@ -181,6 +181,7 @@ def test_delimiters_in_quotes_are_text(tmp_path):
         ("a.csv", "sep=;\none;eins\n"),
         ("a.csv", "\nde;en\neins;one\n"),
         ("a.csv", "sep=;\n\nde;en\neins;one\n"),
+        ("a.csv", "\n\n\nde;en\neins;one\n"),
         ("a.csv", ",\nGerman,English\neins,one\n"),
         ("a.jsonl", '{"source": "one", "target": "eins"}\n'),
         ("a.jsonl", '{"tgt": "eins", "src": "one", "id": 1}\n\n'),

@@ -311,6 +311,7 @@ def test_characters_that_a_format_escapes(name, content, read, translation, writ
         ("a.xml", '<!DOCTYPE resources [<!ENTITY a "b">]><resources/>'),
         ("a.ts", "export const a = 1;"),
         ("a.ini", "no section"),
+        ("a.strings", '"Hello" "World";'),
         ("a.resx", "<root>"),
     ],
 )
@@ -323,7 +324,7 @@ def test_what_cannot_be_read_is_named(name, content, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        *(("a.strings", text) for text in ("/* Localized keys */\n\n", "// one\n", '"a" = "";\n')),
+        *(("a.strings", text) for text in ("/* Localized keys */\n\n", "// one\n", '"a" = "";\n', 'Bundle = "";\n')),
         *(("a.properties", text) for text in ("# one\n", "one=\n", "! two\n\n")),
         *(("a.ini", text) for text in ("; one\n", "[one]\nb=\n")),
         *(("a.yml", text) for text in ("# one\n", "---\n", "a:\n...\n", "")),

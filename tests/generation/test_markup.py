@@ -136,9 +136,20 @@ def test_sentences_have_spaces_between_them_as_their_language_writes():
         ("သူလာတယ်။သူမသွားတယ်။", "my"),
         ("यह है।यह नहीं।", "hi"),
         ("ខ្ញុំឈ្មោះ សុខ។ ខ្ញុំរស់នៅភ្នំពេញ។", "km"),
+        ("ខ្ញុំទិញផ្លែឈើ ស្វាយ ។ល។ និងនំ។ ខ្ញុំរស់នៅ។", "km"),
         ("བཀྲ་ཤིས། བདེ་ལེགས།", "bo"),
     ):
         assert document(text, language=language).join(["Hello.", "How are you?"]) == "Hello. How are you?"
+
+
+def test_signs_that_may_be_read_in_many_ways_take_no_time():
+    source = f"Use <code>{'%' * 60} Section</code> as a banner."
+    assert document(source, markup=True).join([f"Als Banner {'%' * 60} Section."]).count("<code>") == 1
+
+
+def test_marks_of_direction_stay_in_what_is_kept():
+    text = "اتصل بنا.\n\u200e+1 (555) 123-4567\nشكرا."
+    assert document(text, language="ar").join(["a.", "b."]) == "a.\n\u200e+1 (555) 123-4567\nb."
 
 
 def aligned(source, target, links):

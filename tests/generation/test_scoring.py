@@ -1,5 +1,6 @@
 """Log-probabilities of given translations."""
 
+import gzip
 import logging
 
 import pytest
@@ -81,9 +82,10 @@ def test_the_command_scores_a_table_or_two_files(folder, tmp_path, capsys, monke
     (tmp_path / "pairs.tsv").write_text(table)
     for name, side in (("a.en", 0), ("a.de", 1)):
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    (tmp_path / "pairs.tsv.gz").write_bytes(gzip.compress(table.encode()))
     files = ["--source", str(tmp_path / "a.en"), "--translation", str(tmp_path / "a.de")]
     written = [run_forked("-m", "residual_hf_cli", "score", folder, tmp_path / "pairs.tsv").stdout]
-    for arguments in ([str(tmp_path / "pairs.tsv")], files, []):
+    for arguments in ([str(tmp_path / "pairs.tsv")], [str(tmp_path / "pairs.tsv.gz")], files, []):
         monkeypatch.setattr("sys.stdin", stdin(table.encode()))
         assert main(["score", str(folder), *arguments]) == 0
         written.append(capsys.readouterr().out)

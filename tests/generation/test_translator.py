@@ -1,4 +1,5 @@
 import json
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from residual_hf.generation.markup import translate_blocks
 from residual_hf.generation.scoring import score_translations
 from residual_hf.generation.stream import check_lengths
 from residual_hf.generation.translator import Hypothesis, Translator, joined
+from residual_hf.model.decoding import evaluation_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.pipeline_translation import Text2TextGenerationPipeline, TranslationPipeline
 
@@ -218,7 +220,7 @@ def test_a_model_in_training_translates_without_dropout_and_stays_in_training(re
     plain = translator(dropout=0.5)
     plain.model.train()
     plain.model.model.encoder.eval()  # as one that is frozen
-    pipe = TranslationPipeline(plain.model, plain.tokenizer)
+    pipe = TranslationPipeline(plain.model, plain.tokenizer, return_alignments=True)
     calls = {
         "translate": lambda: plain.translate(SENTENCES),
         "score": lambda: score_translations(plain, SENTENCES, SENTENCES),
@@ -226,6 +228,24 @@ def test_a_model_in_training_translates_without_dropout_and_stays_in_training(re
     }
     assert calls[read]() == calls[read]()
     assert plain.model.training and plain.model.model.decoder.training and not plain.model.model.encoder.training
+
+
+def test_threads_that_share_a_model_in_training_translate_without_dropout():
+    model = translator(dropout=0.5).model.train()
+    entered, left = threading.Event(), threading.Event()
+
+    def first():
+        with evaluation_mode(model):
+            entered.wait(10)
+        left.set()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    with evaluation_mode(model):
+        entered.set()
+        assert left.wait(10) and not model.training
+    thread.join()
+    assert model.training and all(module.training for module in model.modules())
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

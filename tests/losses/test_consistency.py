@@ -90,6 +90,7 @@ def test_an_update_divides_by_the_tokens_of_the_text_over_all_accumulated_batche
         seen.append((hidden.detach(), weight.detach().clone(), labels, num_items, loss.detach()))
         return loss
 
+    criterion.passes = meter.passes
     trainer.model.criterion = criterion
     trainer.train()
     training = seen[:3]
@@ -107,7 +108,7 @@ def test_an_update_divides_by_the_tokens_of_the_text_over_all_accumulated_batche
 def test_the_second_pass_of_simcut_lacks_embeddings_of_both_sides_and_the_first_does_not(ends):
     model = make_model(eos_token_id=ends, decoder_start_token_id=2).train()
     found = {}
-    TwoPasses(model, 3.0, 0.8)
+    model.criterion = LossMeter(0.0, "fairseq", TwoPasses(model, 3.0, 0.8))
     for stack in (model.model.encoder, model.model.decoder):
         stack.embed_tokens.register_forward_hook(lambda m, i, o, name=stack.stack: found.update({name: o.detach()}))
     ids = torch.arange(4, 36).view(4, 8)
@@ -154,6 +155,9 @@ def test_a_second_trainer_of_a_model_does_not_double_the_batch_again(method, tmp
         make_trainer(tmp_path, model, **settings)
         model.train()(**batch)
         assert rows.pop() == times * len(batch["labels"])
+    make_trainer(tmp_path, model, **{method: 1.0})
+    model.criterion = None
+    assert len(model.train()(**batch).logits) == len(batch["labels"])
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -49,6 +49,11 @@ def test_another_mode_for_a_saved_model_is_warned_of(tmp_path, caplog):
     assert "decoder_ln_mode: 'keel' given, but the saved config has None" in caplog.text
 
 
+def test_saved_configs_with_names_of_other_programs_load(caplog):
+    assert ResidualConfig.from_dict({"layers": 2, "d_model": 64}).d_model == 64
+    assert "layers: unknown fields of the saved config" in caplog.text
+
+
 @every_mode
 def test_every_mode_fills_in_its_defaults(mode):
     config = ResidualConfig(ln_mode=mode)
@@ -107,6 +112,7 @@ THREE_HEADS = {"encoder_attention_heads": 3, "decoder_attention_heads": 3}
 BAD = [
     ({"position_counting": "tokens"}, "position_counting: 'tokens' given, must be one of 'real_tokens', 'all_tokens'"),
     ({"layers": 2}, "layers: unknown field; did you mean 'encoder_layers'"),
+    ({"is_decoder_only": True, "layers": 2}, "layers: unknown field; did you mean 'decoder_layers'"),
     ({"hidden_dropout_prob": 0.3}, "hidden_dropout_prob: unknown field; did you mean 'dropout'"),
     (
         {"is_decoder_only": True, "decoder_attention_heads": 4, "num_attention_heads": 2},

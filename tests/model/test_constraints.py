@@ -159,7 +159,7 @@ def test_a_search_that_finds_no_term_leaves_the_translation_as_it_was(tokenizer,
 def test_many_terms_in_a_sentence_do_not_make_a_search_without_end(tokenizer, model):
     words = [f"w{letter}" for letter in "abcdefghijklmnopqrst"]
     translator = Translator(model, tokenizer, glossary=Glossary([(word, f"{SENTENCES[1]} {word}") for word in words]))
-    phrases = translator._phrases(" ".join(words), [Candidate([])])
+    phrases = translator._phrases(translator._wanted(" ".join(words), False), [Candidate([])])
     assert 0 < len(phrases) < len(words) and beams_for(phrases) <= 64
 
 

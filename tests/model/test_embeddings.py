@@ -134,6 +134,30 @@ def test_positions_count_real_tokens_only():
         assert position_ids_from_mask(causal.clamp(min=hidden), 3, 1).tolist() == [[2, 3, 4]]
 
 
+def test_tokens_that_see_each_other_have_positions_in_their_order():
+    prefix = torch.ones(1, 1, 4, 4).tril().bool()
+    prefix[..., :3, :3] = True  # of a prefix language model
+    assert position_ids_from_mask(prefix, 4, 1).tolist() == [[2, 3, 4, 5]]
+    assert position_ids_from_mask(prefix[:, :, 3:], 1, 1, past_length=3).tolist() == [[5]]
+    packed = torch.block_diag(torch.ones(2, 2).tril(), torch.ones(2, 2).tril()).bool()
+    assert position_ids_from_mask(packed[None, None], 4, 1).tolist() == [[2, 3, 2, 3]]
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("padding", [0, 5])
+def test_another_padding_token_moves_no_position(kind, padding, tmp_path):
+    """As `Trainer` takes it from a tokenizer."""
+    model = randomise(make("resi_dual", position_embedding_type=kind))
+    inputs = {"input_ids": SOURCE, "attention_mask": SOURCE.ne(1), "decoder_input_ids": TARGET}
+    before = model(**inputs).logits
+    model.config.pad_token_id = padding
+    assert torch.equal(model(**inputs).logits, before)
+    model.save_pretrained(tmp_path)
+    loaded = ResidualForConditionalGeneration.from_pretrained(tmp_path)
+    assert loaded.config.pad_token_id == padding
+    assert torch.equal(loaded(**inputs).logits, before)
+
+
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned", "none"])
 def test_kinds_of_positions(kind, tmp_path):
     model = randomise(make("resi_dual", position_embedding_type=kind))

@@ -2,6 +2,8 @@ from unicodedata import normalize
 
 import pytest
 from support.tiny_translator import tiny_tokenizer
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from residual_hf import ResidualConfig
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
@@ -10,6 +12,11 @@ from residual_hf.model.translation_inputs import TranslationInputs, in_capitals,
 
 def inputs(**fields):
     return TranslationInputs(ResidualConfig(**fields), tiny_tokenizer(*PLACEHOLDER_TOKENS))
+
+
+def bpe_with_at():
+    vocabulary = {token: number for number, token in enumerate(("<unk>", "@", "@@"))}
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE(vocabulary, [("@", "@")])))
 
 
 CAPITALS = {
@@ -39,6 +46,8 @@ def test_a_line_in_capitals_is_read_in_lower_case_and_written_in_capitals(placeh
     accents_apart = normalize("NFD", "tiếng việt")
     assert normalize("NFC", in_capitals(accents_apart, "vi", of_words=True)) == "Tiếng Việt"
     assert is_in_capitals(accents_apart.upper())
+    with_at = TranslationInputs(ResidualConfig(source_lang="en", target_lang="de"), bpe_with_at())
+    assert with_at.edited("DOGS").text == "Dogs"  # GPT-2's vocabulary has `@@` too
     turkish = inputs(source_lang="tr", target_lang="tr-CY")
     assert turkish.edited("İSTANBUL'DA IŞIK").text == "İstanbul'da ışık"
     assert turkish.restored("istanbul", "IŞIK").text == "İSTANBUL"
