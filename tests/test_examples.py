@@ -138,7 +138,7 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     nll = {name: text.split("NLL, valid:")[1] for name, text in (("first", first), ("both", both))}
     assert "| `ln_mode` | 1+1 |" in nll["first"]
     assert cells(nll["first"], "post_ln") == [f"{scores[0]:.3f}"] != cells(nll["first"], wider)
-    assert cells(nll["both"], "post_ln") == ["{:.2f} ({:.2f}-{:.2f})".format(*statistics(scores))]
+    assert cells(nll["both"], "post_ln") == ["{:.3f} ({:.3f}-{:.3f})".format(*statistics(scores))]
     assert (tmp_path / "runs" / "post_ln_d_model_32_1l_s1").is_dir()
     rates = as_module("comparison/rates.py", monkeypatch)
     monkeypatch.setattr(rates, "FILE", tmp_path / "rates.csv")
