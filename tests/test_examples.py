@@ -164,7 +164,7 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
         (copy / "metrics.json").write_text(json.dumps(record))
     compared = sorted((tmp_path / "runs").glob("copied_s?")), sorted((tmp_path / "runs").glob("post_ln_1l_s[12]"))
     assert "| `copied` - `post_ln_1l` | 0.00 | " in run("comparison/differences.py", *compared[0], *compared[1])
-    assert "| `copied` | 4.10 | 4.00 to 4.20 | 2 |" in run(
+    assert "| `copied` | 4.1000 | 4.0000 to 4.2000 | 2 |" in run(
         "comparison/differences.py", *compared[0], *compared[1], "--metric", "nll"
     )
     assert "| `copied` - `post_ln_1l` | 0.00 | " in run(
