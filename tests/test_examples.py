@@ -208,7 +208,7 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
         (copy / "recipe.yaml").write_text(yaml.safe_dump(values))
     printed = run(*study, "--modes", "post_ln", "--lr", 0.1, 0.2)
     bleu, best_bleu, nll, best_nll = (cells(table, "post_ln") for table in printed.split(":\n\n")[1:])
-    assert nll == ["9.00", "4.00"] and best_nll == ["4.00 at 0.2"]
+    assert nll == ["9.000", "4.000"] and best_nll == ["4.000 at 0.2"]
     assert bleu == ["1.00", "1.00"] and best_bleu == ["1.00 at 0.2"]  # compared with no other mode: no star
 
     def refusal(*arguments):
