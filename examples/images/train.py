@@ -17,10 +17,10 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from pictures import Images, read
 from transformers import Trainer, TrainingArguments, ViTImageProcessor, set_seed
-from transformers.trainer_utils import get_last_checkpoint
 
 from residual_hf import ResidualForImageClassification, ResidualImageConfig
 from residual_hf.base.errors import InputError, requires
+from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.training.launch import use_one_gpu
 
 CONNECTIONS = ("ln_mode", "ln_mode_options", "norm_type")
@@ -55,7 +55,7 @@ def train(options: argparse.Namespace) -> None:
     size = options.image_size if config.is_resnet else config.image_size
     splits, names = read(options.data, size)
     config.id2label, config.label2id = dict(enumerate(names)), {name: i for i, name in enumerate(names)}
-    last = get_last_checkpoint(options.output) if options.output.exists() else None
+    last = next(reversed(complete_checkpoints(options.output)), None)
     before = config if last is None else ResidualImageConfig.from_pretrained(last)
     fields = ("depth", *CONNECTIONS, "id2label", *options.config)
     if any(getattr(before, name) != getattr(config, name) for name in fields):

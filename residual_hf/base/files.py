@@ -173,11 +173,14 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[None]:
     except BaseException:
         with signals_handled(signal.SIG_IGN):  # nor is a second Ctrl-C to leave the former content hidden
             if former.exists():
+                failed = Path(tempfile.mkdtemp(prefix=REPLACED, suffix="~", dir=folder))
                 for path in content() if emptied else ():
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                    if path != failed:
+                        path.rename(failed / path.name)
                 for path in former.iterdir():
                     path.rename(folder / path.name)
                 former.rmdir()
+                shutil.rmtree(failed, ignore_errors=True)  # on NFS, files that are open stay
         raise
     delete_replaced(folder)
 
@@ -195,7 +198,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
     The temporary file is new, so that no link is followed, and keeps the file mode of the user's umask.
     """
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    temporary = path.with_name(f".{path.name[:80]}.{secrets.token_hex(8)}.tmp")
     with writing(path):
         temporary.open("xb").close()
         mode = temporary.stat().st_mode

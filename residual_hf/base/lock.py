@@ -35,7 +35,8 @@ class Lock:
         try:
             self.file.acquire()
         except Timeout:
-            raise InputError(f"{self.output} is in use by {self._holder()}; wait until it has ended") from None
+            advice = f"wait until it has ended, or delete {self.path} if it no longer exists"
+            raise InputError(f"{self.output} is in use by {self._holder()}; {advice}") from None
         if not hasattr(self.file, "pid"):  # else the file itself is the lock
             with suppress(OSError):  # Windows
                 self.path.write_text(json.dumps(self.owner), encoding="utf-8")

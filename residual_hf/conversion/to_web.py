@@ -4,8 +4,10 @@ import json
 import re
 import shutil
 from base64 import b64decode
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -42,6 +44,7 @@ PATTERNS = {
     translation_inputs: ("TAG_PATTERN", "MARKUP", "BEFORE_SENTENCE"),
     long_text: ("SENTENCE_END", "STOP", "COMMA", "JOINED", "UNSPACED"),
 }
+CHARSMAP = re.compile(r'"precompiled_charsmap": ?"([^"]+)"')
 WORD = r"\p{L}\p{N}_"
 PART = re.compile(r"\[\^\\W((?:\\.|[^\[\]\\])*)\]|\[(?:\\.|[^\[\]\\])*\]|\\U[0-9a-f]{8}|\\.")
 ESCAPE = re.compile(r"\\U([0-9a-f]{8})|\\(.)")
@@ -120,7 +123,7 @@ class WebTarget:
 def check_steps(described: dict[str, Any]) -> None:
     """Raise `InputError` for a tokenizer with steps that its library in JavaScript has not, or computes otherwise."""
     steps = json.dumps([described["normalizer"], described["pre_tokenizer"], described["decoder"]])
-    charsmaps = map(b64decode, re.findall(r'"precompiled_charsmap": "([^"]+)"', steps))
+    charsmaps = map(b64decode, CHARSMAP.findall(steps))
     folds = any(normalizers.Precompiled(charsmap).normalize_str("A") != "A" for charsmap in charsmaps)
     problems = {
         "of words (pretokenized text)": described["model"]["type"] == "WordLevel",
@@ -128,6 +131,32 @@ def check_steps(described: dict[str, Any]) -> None:
         "of SentencePiece that folds case (nmt_nfkc_cf)": folds,
     }
     refuse_if({f"--to web: a tokenizer {which} given, which no browser can run": so for which, so in problems.items()})
+
+
+def charsmap_steps(tokenizer: str) -> list[dict[str, Any]] | None:
+    """Steps with the results of a table of SentencePiece: NFKC, but for some characters."""
+    found = CHARSMAP.search(tokenizer)
+    if found is None:
+        return None
+    table = normalizers.Precompiled(b64decode(found[1]))
+    others: defaultdict[str, list[str]] = defaultdict(list)
+    kept: list[str] = []
+    for character in map(chr, (*range(1, 0xD800), *range(0xF900, 0x10000))):  # without private ones
+        result = table.normalize_str(character)
+        if result != normalize("NFKC", character):
+            (kept if result == character else others[result]).append(character)
+    before = [("".join(map(escaped, characters)), result) for result, characters in others.items()]
+    hidden = [(escaped(character), chr(0xE000 + number)) for number, character in enumerate(kept)]
+    shown = [(escaped(private), character) for character, (_, private) in zip(kept, hidden, strict=True)]
+    steps = [
+        [{"type": "Replace", "pattern": {"Regex": f"[{c}]"}, "content": to} for c, to in rows]
+        for rows in ([*before, *hidden], shown)
+    ]
+    return [*steps[0], {"type": "NFKC"}, *steps[1]]
+
+
+def escaped(character: str) -> str:
+    return rf"\u{{{ord(character):x}}}"
 
 
 @torch.no_grad()
@@ -196,6 +225,7 @@ def texts_of(model: Model, tokenizer: Any) -> dict[str, Any]:
             "readsAll": inputs.is_monolingual,
             "tagsSources": bool(inputs.tags) and not inputs.tags_targets,
             "tagsTargets": inputs.tags_targets,
+            "charsmap": charsmap_steps(tokenizer.backend_tokenizer.to_str()),
             "splitsSpecial": bool(getattr(tokenizer, "split_special_tokens", False)),
             "known": getattr(tokenizer, "known_tokens", None),
             "unknown": tokenizer.unk_token_id,

@@ -127,6 +127,7 @@ def names_of(code: str) -> frozenset[str]:
 
 def code_given(language: str) -> str:
     """The code of a language that its code or its English name gives: `ga` is Irish, not Ga."""
+    language = {"pb": "pt-BR", "zt": "zh-Hant"}.get(language, language)  # of LibreTranslate
     return language if _parts(language)[0] in Locale("en").languages else code_named(language) or language
 
 

@@ -14,7 +14,7 @@ from filelock import FileLock
 from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError, for_all, input_errors
-from residual_hf.base.files import atomic_file, expanded, read_json, write_json
+from residual_hf.base.files import atomic_file, check_space, expanded, read_json, write_json
 from residual_hf.checkpoint import extractor
 from residual_hf.model.checksums import CHECKSUMS, write_checksums
 
@@ -119,6 +119,8 @@ def check_same_recordings(digests: dict[str, str], path: Path) -> None:
 def compute_features(found: Sequence[Recording], lengths: np.ndarray, bins: int, path: Path) -> None:
     """Write features, (frames, bins) per recording, to `path`, and their lengths to a `.npy` file next to it."""
     logger.info("computing features: %d recordings, %s", len(found), path.name)
+    for left in path.parent.glob(f".{path.name[:80]}.*.tmp"):  # by a process that was killed
+        left.unlink()
     with atomic_file(path) as temporary, open(temporary, "wb") as file:
         for each, length in zip(tqdm(found, "features", **BAR), lengths, strict=True):
             frames = features(each.samples(), extractor(bins))
@@ -129,7 +131,7 @@ def compute_features(found: Sequence[Recording], lengths: np.ndarray, bins: int,
             frames.tofile(file)
     with atomic_file(path.with_suffix(".npy")) as temporary, open(temporary, "wb") as file:
         np.save(file, lengths)
-    with FileLock(path.parent / f".{CHECKSUMS}.lock"):  # other runs share the folder
+    with FileLock(path.parent / f".{CHECKSUMS}.lock", mode=0o666):
         write_checksums(path.parent, [path.name, path.with_suffix(".npy").name])
 
 
@@ -178,8 +180,12 @@ def prepare_speech(given: Preparation) -> PreparedData:
                 level = logging.WARNING if 2 * counts[0] > len(long) else logging.INFO
                 logger.log(level, "dropped %d of %d training recordings, longer than %d frames or %d tokens", *counts)
             encoded[name] = corpus.select(np.flatnonzero(~long))
+        check_space(store, 4 * bins * sum(int(lengths.sum()) for lengths in new.values()), field="data.features")
         for name, lengths in new.items():
-            compute_features(found[name], lengths, bins, files[name])
+            path = files[name]
+            with FileLock(path.with_name(f".{path.name}.lock"), mode=0o666):  # other runs share the folder
+                if not is_cached(path, path.with_suffix(".npy")):
+                    compute_features(found[name], lengths, bins, path)
     warn_about_unknown_tokens(encoded, tokenizer)
     longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
     return PreparedData(tokenizer, encoded, held_out, longest)

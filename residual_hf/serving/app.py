@@ -90,10 +90,10 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
     for kind in (StarletteHTTPException, InputError, Exception):
         app.add_exception_handler(kind, answer_error)
 
-    def check_key(given: str) -> None:
+    def check_key(given: str, where: str = "api_key") -> None:
         """Raise `HTTPException` for a wrong key."""
         if keys and not any(compare_digest(given.encode(), key) for key in keys):
-            raise HTTPException(403, "Invalid API key" if given else "An API key is required (api_key)")
+            raise HTTPException(403, "Invalid API key" if given else f"An API key is required ({where})")
 
     def check(body: DetectBody | TranslateBody) -> list[str]:
         """The texts of a request. Raises `HTTPException` for a wrong key or too much text."""
@@ -132,7 +132,7 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
             answer["alignments"] = [result.alignments for result in results]
             answer["wordScores"] = [result.word_scores for result in results]
         given = [detected["language"] if detected else body.source, body.target]
-        found: dict[str, Any] = {} if route == given else {"route": route}
+        found: dict[str, Any] = {} if route in (given, given[1:]) else {"route": route}
         found |= answer if isinstance(body.q, list) else {name: values[0] for name, values in answer.items()}
         return TranslateAnswer(**found)
 
@@ -143,7 +143,8 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
 
     @app.get("/spec", include_in_schema=False)
     async def spec() -> dict[str, Any]:
-        return app.openapi()
+        described = app.openapi()
+        return described | {"info": described["info"] | {"title": "LibreTranslate"}}  # by which clients know the API
 
     @app.get("/languages", response_model_exclude_none=True)
     async def list_languages() -> list[Language]:

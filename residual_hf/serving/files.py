@@ -76,7 +76,11 @@ class DocumentFolder:
     def find(self, name: str) -> Path | None:
         """The translated document with this name, as of `name_of`; None if there is none."""
         found = self.folder.glob(f"*/{TRANSLATED}*") if self.folder else ()
-        return next((path for path in found if self.name_of(path) == name), None)
+        path = next((path for path in found if self.name_of(path) == name), None)
+        if path is not None and path.parent.stat().st_mtime < time.time() - KEPT_SECONDS:
+            shutil.rmtree(path.parent, ignore_errors=True)
+            return None
+        return path
 
     def name_of(self, path: Path) -> str:
         return f"{path.parent.name}.{path.name.removeprefix(TRANSLATED)}"
@@ -91,7 +95,7 @@ def file_routes(
     settings: ServerSettings,
     kept: DocumentFolder,
     translations: Translations,
-    check_key: Callable[[str], None],
+    check_key: Callable[..., None],
 ) -> APIRouter:
     """The routes for documents. `check_key` raises `HTTPException` for a wrong API key."""
     router = APIRouter()
@@ -101,7 +105,7 @@ def file_routes(
         with ExitStack() as place, ExitStack() as undo:
 
             def begin(fields: dict[str, Any]) -> None:
-                check_key(str(fields.get("api_key", "")))
+                check_key(str(fields.get("api_key", "")), "api_key, before file or in the query")
                 place.enter_context(translations.place(request))
 
             def new() -> Path:

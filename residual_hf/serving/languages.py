@@ -13,6 +13,8 @@ from residual_hf.generation.translator import Translator
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import language_tags
 
+CERTAIN = 50  # percent, from which a text is in the target language and stays
+
 
 class Languages:
     """Which translator serves which languages. A language in between joins two models.
@@ -77,14 +79,19 @@ class Languages:
         for language in (source, target):
             if not variants(language, [*self.sources, *self.targets]):
                 raise InputError(f"{language} is not supported")
+        if source == target:
+            return [target]
         names = [f"{language_name(language)} ({language})" for language in (target, source)]
         raise InputError(f"{names[0]} is not available as a target language from {names[1]}")
 
     def choose(self, source: str, target: str, text: str) -> tuple[list[str], dict[str, Any] | None]:
-        """The route, and for the source "auto" the likeliest language of the text that has one, as of `detect`."""
+        """The route, which is the target alone for text in that language; for the source "auto" also the likeliest
+        language of the text that has a route, as of `detect`."""
         if source != "auto":
             return self.route(source, target), None
         detected = self.detect(text)
+        if detected[0]["confidence"] > CERTAIN and variants(detected[0]["language"], [target]):
+            return [target], detected[0]
         for found in detected:
             with suppress(InputError):
                 return self.route(found["language"], target), found
@@ -97,8 +104,8 @@ class Languages:
             targets, via = [target for source, target in self.translators if source == code], {}
             for target in self.targets:
                 with suppress(InputError):
-                    begin, *between, end = self.route(code, target)
-                    if between and (begin, end) == (code, target):
-                        via[target] = between[0]
+                    route = self.route(code, target)
+                    if len(route) > 2 and (route[0], route[-1]) == (code, target):
+                        via[target] = route[1]
             found.append({"code": code, "name": language_name(code), "targets": [*targets, *via], "via": via or None})
         return found

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import queue
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -34,6 +35,7 @@ SHARE = 50  # sentences of one of them that are translated before those of other
 WAIT = 0.1  # seconds until what waits for its place tries again
 GROWTH = 8  # times the size of a document that its translation into a language in between may have
 SHORT_TEXTS = 10_000  # characters of all texts of a request without a process
+MARKUP = re.compile(r"<[A-Za-z/!]|&(?:\w+|#\w+);")
 T = TypeVar("T")
 
 
@@ -72,11 +74,12 @@ class Translations:
         """The translations of texts, by way of each language of a route."""
         check_route(route, body.glossary or body.alignments)
         flags: list[set[str]] = [set() for _ in texts]
-        found: list[Translation] = []
+        found = [Translation([text], [], []) for text in texts]
         for source, target in pairwise(route):
             alternatives = body.alternatives if target == route[-1] else 0
             translator = await self._with_terms(source, target, body.glossary)
-            given = Texts(texts, source, body.format == "html", alternatives, body.alignments)
+            markup = body.format == "html" and any(map(MARKUP.search, texts))
+            given = Texts(texts, source, markup, alternatives, body.alignments)
             job = Job(given, target, translator=translator)
             sizes = list(map(len, texts))
             if max(sizes) <= SHORT_TEXT and sum(sizes) <= SHORT_TEXTS:
@@ -99,6 +102,8 @@ class Translations:
         if len(route) > 2 and (kind := file.path.suffix.lower()) in BILINGUAL:
             raise InputError(f"file: {kind} keeps its original, so not with {' to '.join(route)}")
         output, between = file.output, file.path.with_name(f"between {file.path.name}")
+        if len(route) == 1:
+            file.path.rename(output)
         for source, target in pairwise(route):
             is_last = target == route[-1]
             file = replace(file, output=output if is_last else between, source=source, target=target)

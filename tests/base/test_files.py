@@ -102,7 +102,7 @@ def test_a_link_is_replaced_and_not_followed(tmp_path):
 
 def test_a_link_in_place_of_the_temporary_file_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(files.secrets, "token_hex", lambda size: "guessed")
-    (tmp_path / ".guessed.tmp").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / ".text.guessed.tmp").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FileExistsError):
         write_atomically(tmp_path / "text", "new")
     assert not (tmp_path / "elsewhere").exists() and not (tmp_path / "text").exists()
@@ -246,6 +246,20 @@ def test_a_folder_is_emptied_when_its_new_content_is_accepted(output):
         delete_replaced(output)
         raise RuntimeError
     assert sorted(path.name for path in output.iterdir()) == ["lock", "new"]
+
+
+def test_the_old_content_is_back_where_new_files_cannot_be_deleted(output, monkeypatch):
+    """As files that are open on NFS."""
+
+    def refuse(path, ignore_errors=False):
+        if not ignore_errors:
+            raise OSError("Directory not empty")
+
+    monkeypatch.setattr(files.shutil, "rmtree", refuse)
+    with pytest.raises(RuntimeError), emptied_folder(output, keep="lock"):
+        (output / "deep").mkdir()
+        raise RuntimeError
+    assert (output / "deep" / "text").read_text() == "mine" and (output / "run.json").exists()
 
 
 def test_a_second_ctrl_c_waits_until_the_old_content_is_back(output, monkeypatch):

@@ -278,6 +278,28 @@ def test_tokenizers_that_no_browser_can_run_are_refused(tmp_path):
             WebTarget().write(noisy_model(tokenizer), tokenizer, tmp_path)
 
 
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "nfkc"])
+def test_sentencepiece_of_fairseq_reads_all_characters_as_in_python(tmp_path, rule):
+    texts = ["ශ්\u200dරී ලංකාව", "می\u200cروم", "a\tb\u200bc", "２～３ ﬁ", "ｶﾞﾝﾊﾟ", "e\u0301 ½ ﷺ", "\ufeffx\u2028y"]
+    trainer = pytest.importorskip("sentencepiece").SentencePieceTrainer
+    options = {"model_prefix": tmp_path / "m", "vocab_size": 90, "minloglevel": 2, "hard_vocab_limit": False}
+    trainer.train(sentence_iterator=iter(texts * 9), normalization_rule_name=rule, character_coverage=1.0, **options)
+    pieces = [line.rsplit("\t", 1)[0] for line in (tmp_path / "m.vocab").read_text().split("\n")[3:-1]]
+    dictionary = tmp_path / "dict.txt"
+    dictionary.write_text("".join(f"{piece} 1\n" for piece in pieces if piece.split() == [piece]))
+    tokenizer = fairseq_tokenizer(dictionary, dictionary, sentencepiece=tmp_path / "m.model")
+    _, tokenizer, site = site_of(tmp_path, tokenizer, ln_mode="post_ln")
+    (found,) = in_node({"site": str(site), "encode": texts})
+    assert found["encoded"] == [tokenizer(text)["input_ids"] for text in texts]
+
+
+def test_lines_end_behind_abbreviations(tmp_path):
+    model, tokenizer, site = site_of(tmp_path, ln_mode="post_ln", source_lang="en", target_lang="de")
+    text = "two cats etc.\nVitamin B.\nA small dog runs"
+    (found,) = in_node({"site": str(site), "texts": [text]})
+    assert found["texts"] == ["\n".join(in_int8(model, tokenizer).translate(text.splitlines()))]
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [

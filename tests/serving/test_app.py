@@ -89,6 +89,25 @@ def test_a_client_of_libretranslate_works_unchanged(server, german):
         assert likely["language"] == language and likely["confidence"] > 50 > 5 > unlikely["confidence"]
 
 
+def test_text_in_the_target_language_stays(server):
+    text = "The dog & the cat are asleep."
+    for source in ("en", "auto"):
+        status, _, answer = server.translate(text, source=source)
+        assert status == 200 and answer["translatedText"] == text and "route" not in answer
+    assert answer["detectedLanguage"]["language"] == "en"
+
+
+def test_html_without_markup_is_text(server, german):
+    first, second = german.translate(SENTENCES[:2])
+    text = f"{SENTENCES[0]}\n{SENTENCES[1]}"
+    assert server.translate(text, format="html")[2]["translatedText"] == f"{first}\n{second}"
+    assert server.translate("12 &amp; 34\n&lt;", format="html")[2]["translatedText"].startswith("12 &amp; 34")
+
+
+def test_clients_know_the_api_by_its_title(server):
+    assert server.request("spec")[2]["info"]["title"] == "LibreTranslate"
+
+
 def test_lists_alternatives_and_layout(server, german):
     first, second = german.translate(SENTENCES[:2])
     status, _, answer = server.translate([f"- {SENTENCES[0]}\n\n* {SENTENCES[1]}", "12"], alternatives=1)
@@ -151,7 +170,7 @@ def test_html_and_forms(server, german):
         ({"q": "x" * 100_000}, 413, "more than 69136 bytes"),
         ({"source": "xx"}, 400, "xx is not supported"),
         ({"target": "zz"}, 400, "zz is not supported"),
-        ({"source": "en"}, 400, "English (en) is not available as a target language from English (en)"),
+        ({"source": "en", "target": "de"}, 400, "German (de) is not available as a target language from English (en)"),
         *(({side: None}, 400, f"Invalid request: missing {side} parameter") for side in ("source", "target")),
         ({"format": "pdf"}, 400, "pdf format is not supported"),
         ({"alternatives": 6}, 400, "Invalid request: alternatives parameter must be <= 5"),
@@ -282,9 +301,10 @@ def test_two_models_translate_by_way_of_the_language_between(several, german):
         ([("gaa", "en"), ("ga", "en")], ("ga", "en"), ["ga", "en"]),
         ([("en", "zh-Hans")], ("en", "zh-CN"), ["en", "zh-Hans"]),
         ([("en", "zh-Hans")], ("en", "zh-TW"), None),
+        ([("en", "zh-Hant"), ("en", "pt-BR")], ("en", "zt"), ["en", "zh-Hant"]),
         ([("en", "de"), ("de", "fr")], ("en-US", "fr"), ["en", "de", "fr"]),
         ([("de", "pt-BR"), ("de", "en"), ("en", "pt-PT")], ("de", "pt-PT"), ["de", "en", "pt-PT"]),
-        ([("de", "en"), ("en", "de")], ("de", "de"), None),
+        ([("de", "en"), ("en", "de")], ("de", "de"), ["de"]),
         ([("de", "en"), ("en", "fr"), ("fr", "es")], ("de", "es"), None),
     ],
 )

@@ -110,6 +110,11 @@ def test_documents_are_limited_in_number_and_time(server, monkeypatch):
     for number, folder in enumerate(folders):
         (folder / f"{files.TRANSLATED}a.txt").touch()
         os.utime(folder, (time.time() - 9 + number,) * 2)
+    old = kept.new()
+    (old / f"{files.TRANSLATED}a.txt").touch()
+    assert kept.find(f"{old.name}.a.txt") is not None
+    os.utime(old, (0, 0))
+    assert kept.find(f"{old.name}.a.txt") is None and not old.exists()
     folders.append(kept.new())
     assert [folder.exists() for folder in folders] == [False, False, False, True, True, True]
     os.utime(folders[5], (0, 0))

@@ -70,7 +70,7 @@ export class Translator {
       const between = last ? this.texts.spaceBetween(last.part, last.space, last.translation, translation) : "";
       last = { part, space, translation };
       yield between + translation;
-      await null;
+      await new Promise((next) => setTimeout(next)); // lets the page and newer requests in
     }
     if (last) yield last.space;
   }
@@ -157,7 +157,7 @@ function* sentencesOf(text, language) {
   let before = "";
   for (const { segment } of segmenter(language).segment(text)) {
     before += segment;
-    if (/(?:^|[\s(])(?:\p{Lu}|Mrs?|Ms|Dr|Prof|St|Nr|No|vs|etc|z\. ?B|d\. ?h)\.\s$/u.test(before)) continue;
+    if (/(?:^|[\s(])(?:\p{Lu}|Mrs?|Ms|Dr|Prof|St|Nr|No|vs|etc|z\. ?B|d\. ?h)\.[ \u00a0]$/u.test(before)) continue;
     yield before;
     before = "";
   }
@@ -173,16 +173,23 @@ function segmenter(language) {
 }
 
 // Special tokens in a text are text where the tokenizer of Python says so.
-function tokenizerOf(described, { splitsSpecial }) {
+function tokenizerOf(described, { splitsSpecial, charsmap }) {
   const added_tokens = described.added_tokens.filter((token) => !(splitsSpecial && token.special));
   const pre_tokenizer = asPattern(described.pre_tokenizer);
-  const tokenizer = new Tokenizer({ ...described, pre_tokenizer, added_tokens }, {});
+  const normalizer = charsmap ? mapped(described.normalizer, charsmap) : described.normalizer;
+  const tokenizer = new Tokenizer({ ...described, normalizer, pre_tokenizer, added_tokens }, {});
   const { model } = tokenizer;
   if (described.model.type === "Unigram" && described.model.byte_fallback) {
     const encode = model.encode.bind(model); // which leaves unknown characters as they are
     model.encode = (words) => encode(words).flatMap((piece) => (model.tokens_to_ids.has(piece) ? piece : bytesOf(piece)));
   }
   return tokenizer;
+}
+
+// SentencePiece's table of characters, which the library does not read, as other steps.
+function mapped(step, normalizers) {
+  if (step?.normalizers) return { ...step, normalizers: step.normalizers.map((each) => mapped(each, normalizers)) };
+  return step?.type === "Precompiled" ? { type: "Sequence", normalizers } : step;
 }
 
 // Steps that split at a string, which the library would keep, split at a pattern.

@@ -16,7 +16,6 @@ addEventListener("message", async ({ data: { id, text, ...options } }) => {
     for await (const part of (await loaded).stream(text, options)) {
       if (id !== newest) return;
       postMessage({ id, part });
-      await new Promise((next) => setTimeout(next)); // lets newer messages in
     }
     postMessage({ id, done: true });
   } catch (error) {
