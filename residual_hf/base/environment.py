@@ -1,7 +1,6 @@
 """Description of this process for records: command, time, commit, versions and device."""
 
 import platform
-import shlex
 import subprocess
 import sys
 from datetime import datetime, timezone
@@ -12,13 +11,15 @@ import torch
 
 from residual_hf._version import __version__
 
+from .names import as_typed
+
 
 def command() -> str:
     """The command line of this process, as a user types it."""
     program = Path(sys.argv[0])
     own = ("residual_hf", "cli.py"), ("residual_hf_cli", "__main__.py")  # of `python -m` and `torchrun -m`
     name = "residual-hf" if program.parts[-2:] in own else program.name
-    return shlex.join([name, *sys.argv[1:]])
+    return as_typed(name, *sys.argv[1:])
 
 
 def now() -> str:

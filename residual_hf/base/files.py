@@ -9,6 +9,7 @@ import secrets
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from filelock import FileLock, Timeout
 from .errors import InputError, input_errors, refuse_if
 from .interrupts import signals_handled
 
+IS_WINDOWS = os.name == "nt"
 RECORD = "run.json"
 """The record of a run, in its folder."""
 REPLACED = ".replaced."
@@ -109,7 +111,9 @@ def check_output_folder(
         options: what the message offers to use instead of another folder.
     """
     gaps = [path.parent for path in (folder, *folder.parents) if path.name == ".." and not path.parent.is_dir()]
-    ancestor = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    ancestor = next((path for path in (folder, *folder.absolute().parents) if os.path.lexists(path)), None)
+    if ancestor is None:  # on Windows
+        raise InputError(f"{field}: {folder}: no such drive")
     problems = {
         " given, must be a name in UTF-8": str(folder).encode(errors="ignore").decode() != str(folder),  # for Rust
         **{f": no folder {gap}": True for gap in gaps},  # once that is created, `folder` may name a full folder
@@ -152,6 +156,20 @@ def _contains(folder: Path, path: Path) -> bool:
     return path.exists() and folder.resolve() in (path.resolve(), *path.resolve().parents)
 
 
+def hidden_folder(folder: Path, *names: str) -> Path:
+    """A new folder in another; a relative path in a relative one, unlike that of `mkdtemp` since Python 3.12."""
+    return folder / Path(tempfile.mkdtemp("".join(names[1:]), names[0], folder)).name
+
+
+def replace_file(new: Path, path: Path) -> None:
+    """`os.replace`; on Windows, where a file that another program reads cannot be replaced, for a second."""
+    for _ in range(10 * IS_WINDOWS):
+        with suppress(PermissionError):
+            return os.replace(new, path)
+        time.sleep(0.1)
+    os.replace(new, path)
+
+
 @contextmanager
 def emptied_folder(folder: Path, keep: str) -> Iterator[None]:
     """Context in which an existing folder is empty except for the file `keep`.
@@ -159,7 +177,7 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[None]:
     The former content is deleted by `delete_replaced`, at the end of the context if not before. If an error ends the
     context before, it is put back in place of the new.
     """
-    former = Path(tempfile.mkdtemp(prefix=REPLACED, dir=folder))
+    former = hidden_folder(folder, REPLACED)
     emptied = False
 
     def content() -> list[Path]:
@@ -173,7 +191,7 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[None]:
     except BaseException:
         with signals_handled(signal.SIG_IGN):  # nor is a second Ctrl-C to leave the former content hidden
             if former.exists():
-                failed = Path(tempfile.mkdtemp(prefix=REPLACED, suffix="~", dir=folder))
+                failed = hidden_folder(folder, REPLACED, "~")
                 for path in content() if emptied else ():
                     if path != failed:
                         path.rename(failed / path.name)
@@ -205,7 +223,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
         try:
             yield temporary
             temporary.chmod(mode)
-            os.replace(temporary, path)
+            replace_file(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 

@@ -2,10 +2,12 @@
 
 import difflib
 import os
+import shlex
+import subprocess
 from pathlib import Path
 
 from .errors import InputError, input_errors
-from .files import RECORD, expanded, numbered_folders
+from .files import IS_WINDOWS, RECORD, expanded, numbered_folders
 
 NETWORK_TIMEOUT = 10  # seconds
 
@@ -15,6 +17,11 @@ def similar_path(path: Path) -> str:
     names = os.listdir(path.parent) if path.parent.is_dir() else []
     close = difflib.get_close_matches(path.name, names, n=1)
     return f"; did you mean {path.with_name(close[0])}?" if close else ""
+
+
+def as_typed(*words: str) -> str:
+    """The words of a command as a user types them."""
+    return subprocess.list2cmdline(words) if IS_WINDOWS else shlex.join(words)
 
 
 def check_repository(name: str, where: str, kind: str = "model") -> None:

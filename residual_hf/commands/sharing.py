@@ -1,13 +1,13 @@
 """Verbs that import, export and publish models."""
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 
 from residual_hf.base.choices import EXPORT_TARGETS
 from residual_hf.base.errors import FAILED, InputError
 from residual_hf.base.files import read_json
+from residual_hf.base.names import as_typed
 
 from .arguments import Verb, add_overwrite, arguments_of, option_of, refuse
 
@@ -104,7 +104,7 @@ def run_convert(options: argparse.Namespace) -> None:
         arguments = ["evaluate", str(folder), "--text", "FILE"]
     if config.get("conv_channels"):
         arguments = ["transcribe", str(folder), "FILE"]
-    print(f"{folder}: converted; try residual-hf {shlex.join(arguments)}")
+    print(f"{folder}: converted; try residual-hf {as_typed(*arguments)}")
 
 
 def add_export(export: argparse.ArgumentParser) -> None:

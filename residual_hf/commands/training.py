@@ -1,11 +1,11 @@
 """Verbs that train models."""
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 
 from residual_hf.base.errors import DIVERGED, FAILED, INTERRUPTED, InputError
+from residual_hf.base.names import as_typed
 from residual_hf.base.yaml_files import read_yaml
 from residual_hf.data.data_settings import PAIR_FILES
 from residual_hf.generation.devices import is_first
@@ -165,7 +165,7 @@ def run_distill(options: argparse.Namespace) -> None:
         made_with=made_with(options, options.teacher),
         resume=options.resume,
     )
-    print(f"{path}: try residual-hf train {shlex.quote(str(path))}")
+    print(f"{path}: try residual-hf train {as_typed(str(path))}")
 
 
 def add_quickstart(quickstart: argparse.ArgumentParser) -> None:

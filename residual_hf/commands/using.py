@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -14,7 +13,7 @@ from typing import Any
 
 from residual_hf.base.errors import InputError, requires
 from residual_hf.base.files import RECORD
-from residual_hf.base.names import model_folder, similar_path
+from residual_hf.base.names import as_typed, model_folder, similar_path
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.text_files import uncompressed_name
 from residual_hf.documents import ARCHIVES, BINARY, DOCUMENTS, REFUSED
@@ -167,7 +166,7 @@ def add_score(score: argparse.ArgumentParser) -> None:
 
 def run_score(options: argparse.Namespace) -> None:
     if options.more:
-        source, translation = shlex.quote(str(options.file)), shlex.quote(str(options.more[0]))
+        source, translation = as_typed(str(options.file)), as_typed(str(options.more[0]))
         raise InputError(
             f"file: {1 + len(options.more)} files given, must be one with both sides; of two files use "
             f"--source {source} --translation {translation}"

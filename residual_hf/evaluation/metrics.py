@@ -195,7 +195,8 @@ def paired_bootstrap(
         p_value = max(min(2 * float(b.p_value), 1.0), lowest) if differ else 1.0
         scores = float(a.score), float(b.score)
         most = math.inf if name == "ter" else 100.0
-        first, second = ((max(each.mean - each.ci, 0.0), min(each.mean + each.ci, most)) for each in (a, b))
+        bounds = ((float(each.mean - each.ci), float(each.mean + each.ci)) for each in (a, b))
+        first, second = ((max(low, 0.0), min(high, most)) for low, high in bounds)
         comparisons[name] = Comparison(*scores, first, second, p_value, str(signature))
     return comparisons
 

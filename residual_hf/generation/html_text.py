@@ -234,6 +234,8 @@ def _tokens(text: str) -> list[Token]:
 class _Parser(HTMLParser):
     """Splits HTML into text, without entities, and everything else, as it was."""
 
+    CDATA_CONTENT_ELEMENTS = ("script", "style")  # type: ignore[misc]  # newer versions of Python have more
+
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.tokens: list[Token] = []
@@ -285,15 +287,25 @@ class _Parser(HTMLParser):
             self._length, self._last_end = len(self.rawdata), self.rawdata.rfind(">")
         return i < self._last_end
 
-    def check_for_whole_start_tag(self, i: int) -> int:
-        return super().check_for_whole_start_tag(i) if self._can_end(i) else -1
+    def _if_it_ends(self, parse: Callable[[int], int], i: int) -> int:
+        """What a method of Python finds; the beginning of a tag without an end is text, which newer versions drop."""
+        if self._can_end(i):
+            return parse(i)
+        self.handle_data("<")
+        return i + 1
+
+    def parse_starttag(self, i: int) -> int:
+        return self._if_it_ends(super().parse_starttag, i)
 
     def parse_pi(self, i: int) -> int:
-        return super().parse_pi(i) if self._can_end(i) else -1
+        return self._if_it_ends(super().parse_pi, i)
+
+    def parse_html_declaration(self, i: int) -> int:
+        return self._if_it_ends(super().parse_html_declaration, i)
 
     def parse_endtag(self, i: int) -> int:
         self._end = i
-        return super().parse_endtag(i) if self._can_end(i) else -1
+        return self._if_it_ends(super().parse_endtag, i)
 
     def parse_comment(self, i: int, report: bool = True) -> int:
         """As in browsers, which end a comment in more ways than Python, and an open one with the text."""

@@ -17,6 +17,7 @@ from accelerate.utils import broadcast_object_list
 from tqdm import tqdm
 
 from residual_hf.base.errors import InputError, requires
+from residual_hf.base.files import IS_WINDOWS
 from residual_hf.base.processes import this_process
 from residual_hf.data.glossary import Glossary
 from residual_hf.data.text_files import iter_lines, one_line
@@ -216,7 +217,8 @@ def typed_lines() -> Iterator[str]:
     """Lines that a user types, until the end of input."""
     with suppress(ImportError):
         import readline  # noqa: F401  # lets `input` edit lines
-    print("Type a sentence and press Enter. Ctrl-D ends.", file=sys.stderr)
+    end = "Ctrl-Z and Enter" if IS_WINDOWS else "Ctrl-D"
+    print(f"Type a sentence and press Enter. {end} ends.", file=sys.stderr)
     with suppress(EOFError):
         while True:
             yield input("> " if sys.stdout.isatty() else "")

@@ -156,7 +156,7 @@ def describe_option(f: Field) -> str:
     declared = f.metadata
     limits = ["one of " + ", ".join(map(repr, declared["choices"]))] if declared.get("choices") else []
     limits += _bounds(declared)
-    kind = f.type if isinstance(f.type, str) else getattr(f.type, "__name__", str(f.type))  # a union has no name
+    kind = f.type.__name__ if isinstance(f.type, type) else str(f.type)  # a name, or a union
     return f"{f.name}: {kind} = {f.default!r}" + (f" ({', '.join(limits)})" if limits else "")
 
 

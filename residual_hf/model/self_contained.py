@@ -221,8 +221,10 @@ def _is_of_project(name: str, file: Path) -> bool:
     module = sys.modules.get(name)
     origin = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
     roots = {Path(entry).resolve() for entry in sys.path} & {*file.parents}
-    is_beside = bool(origin) and not roots.isdisjoint(Path(origin).resolve().parents)
-    return is_beside and name not in packages_distributions()  # which reads the metadata of all that is installed
+    path = Path(origin).resolve()
+    is_beside = bool(origin) and not roots.isdisjoint(path.parents)
+    is_installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)  # of Python 3.10, not all are listed
+    return is_beside and not is_installed and name not in packages_distributions()
 
 
 def _with_relative_imports(text: str, files: Collection[str], file: Path) -> str:

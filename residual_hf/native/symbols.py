@@ -202,8 +202,8 @@ def sinkhorn(logits: Symbol) -> Symbol:
 
 
 def norm(values: Symbol, weight: Any, bias: Any, eps: Any, centered: bool) -> Symbol:
-    if not values.is_vector or not isinstance(weight, Tensor):
-        raise NoKernel("a norm of numbers, or without a gain")
+    if not values.is_vector or not isinstance(weight, Tensor) or weight.ndim != 1:
+        raise NoKernel("a norm of numbers, without a gain, or over several dimensions")
     weights = NormWeights(weight, bias, torch.finfo(torch.float32).eps if eps is None else eps, centered)
     return values.map(lambda cell: cell.recorder.norm(cell, weights), is_vector=True)
 

@@ -1,6 +1,5 @@
 """A first recipe for two text files or a file of pairs: splits, vocabulary, model, batch size and training time."""
 
-import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from jinja2 import Environment, StrictUndefined
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, write_atomically
+from residual_hf.base.names import as_typed
 from residual_hf.base.tables import duration
 from residual_hf.data.cleaning import CleaningReport, pair_filter
 from residual_hf.data.corpus import ParallelCorpus
@@ -133,7 +133,7 @@ class Plan:
             if self.trial.memory is not None:
                 lines.append(f"memory: {gigabytes(self.trial.memory)}")
         lines += [f"warning: {warning}" for warning in self.warnings]
-        return "\n".join([*lines, f"next: residual-hf train {shlex.quote(str(self.recipe))}"])
+        return "\n".join([*lines, f"next: residual-hf train {as_typed(str(self.recipe))}"])
 
 
 def write_first_recipe(
@@ -198,8 +198,8 @@ def write_first_recipe(
         with torch.device("meta"):
             model = ResidualForConditionalGeneration(config)
         parameters = sum(p.numel() for p in model.parameters())
-        trial = None
-        if trial_seconds:
+        trial, is_measured = None, device == "cuda" or not torch.accelerator.is_available()  # not that of a Mac
+        if trial_seconds and is_measured:
             made = build_model(recipe, tokenizer, None if tuning is None else tuning.start)
             trial = measure(recipe, made, round(tokens), trial_seconds)
     return Plan(

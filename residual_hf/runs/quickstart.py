@@ -1,7 +1,6 @@
 """Train, score, save, reload and use a small model on the generated corpus: what `residual-hf quickstart` runs."""
 
 import logging
-import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 from transformers.utils import logging as transformers_logging
 
 from residual_hf.base.files import RECORD, check_output_folder, write_atomically
+from residual_hf.base.names import as_typed
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.data.synthetic import generate_corpus
@@ -105,7 +105,7 @@ def quickstart(folder: str | Path = "residual_hf_quickstart", *, overwrite: bool
     bleu, signature = metrics["test"]["bleu"]["value"], metrics["test"]["bleu"]["signature"]
     print(f"BLEU {bleu:.2f} on {len(test)} held-out sentences ({signature})")
     print(f"{(time.time() - started) / 60:.1f} minutes; model in {folder / 'model'}")
-    model_folder = shlex.quote(str(folder / "model"))
+    model_folder = as_typed(str(folder / "model"))
     print(f'Try it: echo "The bear says that the owl found three hats." | residual-hf translate {model_folder}')
     if bleu < REQUIRED_BLEU:
         print(f"\nFAILED: BLEU {bleu:.2f} is below {REQUIRED_BLEU}: the installation does not train correctly.")

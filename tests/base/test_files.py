@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,32 @@ def test_a_folder_is_emptied_when_its_new_content_is_accepted(output):
         delete_replaced(output)
         raise RuntimeError
     assert sorted(path.name for path in output.iterdir()) == ["lock", "new"]
+
+
+def test_a_relative_folder_is_emptied_with_every_python(output, monkeypatch):
+    make = tempfile.mkdtemp
+    monkeypatch.setattr(files.tempfile, "mkdtemp", lambda *given: os.path.abspath(make(*given)))  # as since 3.12
+    monkeypatch.chdir(output.parent)
+    with emptied_folder(Path(output.name), keep="lock"):
+        assert not [path.name for path in output.glob("[!.]*")]
+        Path(output.name, "new").touch()
+    assert [path.name for path in output.iterdir()] == ["new"]
+
+
+def test_a_file_that_another_program_reads_is_replaced_later(tmp_path, monkeypatch):
+    """On Windows."""
+    replace, refusals = os.replace, [PermissionError, PermissionError]
+
+    def refuse(*paths):
+        if refusals:
+            raise refusals.pop()
+        replace(*paths)
+
+    monkeypatch.setattr(files, "IS_WINDOWS", True)
+    monkeypatch.setattr(files.os, "replace", refuse)
+    monkeypatch.setattr(files.time, "sleep", lambda seconds: None)
+    write_atomically(tmp_path / "text", "new")
+    assert (tmp_path / "text").read_text() == "new"
 
 
 def test_the_old_content_is_back_where_new_files_cannot_be_deleted(output, monkeypatch):

@@ -139,6 +139,10 @@ def test_several_streams(model_with):
         (lambda self, x: torch.cat([x[:, :1], x[:, 1:]], dim=1), "single rows"),
         (lambda self, x: torch.stack([x, x])[0], "dimension 0"),
         (lambda self, x: nn.functional.layer_norm(x, (16,)), "without a gain"),
+        (
+            lambda self, x: nn.functional.layer_norm(torch.stack([x, x], -2), (2, 16), torch.ones(2, 16))[..., 0, :],
+            "over several dimensions",
+        ),
     ],
 )
 def test_what_is_left_to_pytorch(model_with, change, reason):
