@@ -37,7 +37,7 @@ PLAIN = re.compile(  # what PyTorch makes itself
 # Classes and functions in the configuration and bookkeeping of fairseq checkpoints; their calls are only recorded.
 STUBBED = re.compile(
     r"(antlr4|examples|fairseq|fairseq_cli|hydra|omegaconf)\.[\w.]+"
-    r"|argparse\.Namespace|(enum|typing)\.\w+|pathlib\.(Pure)?(Posix|Windows)?Path|datetime\.\w+"
+    r"|argparse\.Namespace|(enum|typing)\.\w+|pathlib\.(_local\.)?(Pure)?(Posix|Windows)?Path|datetime\.\w+"
     r"|numpy(\._?core)?\.(multiarray\.)?(_reconstruct|scalar|dtype|ndarray|bool_?|u?int\d+|float\d+)|numpy\.dtypes\.\w+"
     r"|_?operator\.getitem|collections\.deque|copyreg\._reconstructor"
     r"|builtins\.(bool|bytes|dict|float|frozenset|int|list|object|slice|str|tuple|type)"

@@ -36,7 +36,7 @@ INI = re.compile(
 """A value with the lines that continue it, which are indented more than its key, as `configparser` reads it."""
 EMPTY = {
     ".properties": PROPERTY,
-    ".strings": re.compile(r'/\*(?:.*?\*/|.*)|//[^\n]*|(?:"(?:[^"\\]|\\.)*"|[\w.]+)\s*=\s*"";?', re.DOTALL),
+    ".strings": re.compile(rf"{APPLE.pattern}|(?<![\w.])[\w.]+(?=\s*=)", re.DOTALL),
     ".ini": re.compile(rf"{INI.pattern}|^[ \t]*[;#\[].*", re.MULTILINE),
 }
 """What a file has without texts: comments, sections and keys without values."""

@@ -35,7 +35,7 @@ ATTACKS = {
     "system": (Call(os.system, f"touch {WITNESS}"), r"(posix|nt)\.system"),
     "eval": (Call(eval, f"open('{WITNESS}', 'w')"), r"builtins\.eval"),
     "exec": (Call(exec, f"open('{WITNESS}', 'w')"), r"builtins\.exec"),
-    "open": (Call(open, WITNESS, "w"), r"io\.open"),
+    "open": (Call(open, WITNESS, "w"), r"_?io\.open"),
     "getattr": (Call(getattr, Call(builtins.__import__, "os"), "system"), r"builtins\.(getattr|__import__)"),
     "nested": ({"a": [(Call(os.popen, f"touch {WITNESS}"),)]}, r"os\.popen"),
     "argument": (Call(collections.OrderedDict, [(1, Call(os.mkdir, WITNESS))]), r"(posix|nt)\.mkdir"),

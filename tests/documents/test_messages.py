@@ -311,7 +311,7 @@ def test_characters_that_a_format_escapes(name, content, read, translation, writ
         ("a.xml", '<!DOCTYPE resources [<!ENTITY a "b">]><resources/>'),
         ("a.ts", "export const a = 1;"),
         ("a.ini", "no section"),
-        ("a.strings", '"Hello" "World";'),
+        ("a.strings", "Hello World"),
         ("a.resx", "<root>"),
     ],
 )

@@ -151,7 +151,7 @@ def test_sentences_of_the_test_set_can_be_left_out(make_run):
 def test_a_resumed_run_has_a_card_without_its_duration_when_it_has_finished(make_run):
     run, emissions = make_run(), {"grams": 1.0, "kilowatt_hours": 1.0}
     edit_json(run / "run.json", resumed=["2026-01-01T00:00:00+00:00"], finished=None)
-    with pytest.raises(InputError, match="was resumed and has not finished again"):
+    with pytest.raises(InputError, match="was resumed and has not finished: continue it"):
         write_card(run)
     known = Run.read(run)
     assert known.metrics == {} and known.samples("test") == []  # those in the folder are of the model before
