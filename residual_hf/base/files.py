@@ -177,11 +177,11 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[None]:
     The former content is deleted by `delete_replaced`, at the end of the context if not before. If an error ends the
     context before, it is put back in place of the new.
     """
-    former = hidden_folder(folder, REPLACED)
+    former, failed = hidden_folder(folder, REPLACED), hidden_folder(folder, REPLACED, "~")
     emptied = False
 
     def content() -> list[Path]:
-        return [path for path in folder.iterdir() if path not in (former, folder / keep)]
+        return [path for path in folder.iterdir() if path not in (former, failed, folder / keep)]
 
     try:
         for path in content():
@@ -191,10 +191,8 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[None]:
     except BaseException:
         with signals_handled(signal.SIG_IGN):  # nor is a second Ctrl-C to leave the former content hidden
             if former.exists():
-                failed = hidden_folder(folder, REPLACED, "~")
                 for path in content() if emptied else ():
-                    if path != failed:
-                        path.rename(failed / path.name)
+                    path.rename(failed / path.name)
                 for path in former.iterdir():
                     path.rename(folder / path.name)
                 former.rmdir()
@@ -216,7 +214,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
     The temporary file is new, so that no link is followed, and keeps the file mode of the user's umask.
     """
-    temporary = path.with_name(f".{path.name[:80]}.{secrets.token_hex(8)}.tmp")
+    temporary = path.with_name(f".{path.name[:50]}.{secrets.token_hex(8)}.tmp")  # names have 255 bytes
     with writing(path):
         temporary.open("xb").close()
         mode = temporary.stat().st_mode

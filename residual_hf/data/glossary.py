@@ -70,15 +70,17 @@ class Glossary:
 
     def __init__(self, rows: Iterable[tuple[str, str]]):
         self.targets: dict[str, tuple[str, ...]] = {}
-        for source, target in rows:
-            written = normalize("NFC", target)  # as tokenizers write
-            self.targets[source] = tuple(dict.fromkeys((*self.targets.get(source, ()), written)))
+        spelled: defaultdict[str, set[str]] = defaultdict(set)
+        for row in rows:
+            source, target = (normalize("NFC", text) for text in row)  # as tokenizers write
+            self.targets[source] = tuple(dict.fromkeys((*self.targets.get(source, ()), target)))
+            spelled[source] |= {row[0], source, normalize("NFD", source)}
         self._exact: dict[str, str] = {}  # the term of a form that has capitals
         self._any_case: dict[str, str] = {}  # that of a folded form of others
         lengths: defaultdict[str, set[int]] = defaultdict(set)
         for term in self.targets:
             longest = max(map(len, endings_of(term)), default=0)
-            for form in (term, normalize("NFC", term), normalize("NFD", term)):
+            for form in sorted(spelled[term]):
                 folded = fold(form)
                 if form == form.lower():
                     self._any_case.setdefault(folded, term)
@@ -114,9 +116,9 @@ class Glossary:
         for ending, letter in (("", ""), *PLURALS):
             if folded.endswith(ending):
                 size = len(piece) - len(ending)
-                term = self._exact.get(piece[:size] + letter) or self._any_case.get(folded[:size] + letter)
-                if term is not None and (not ending or ending in endings_of(term)):
-                    return term
+                for term in (self._exact.get(piece[:size] + letter), self._any_case.get(folded[:size] + letter)):
+                    if term is not None and (not ending or ending in endings_of(term)):
+                        return term
         return None
 
     def annotations(self, text: str) -> list[Edit]:
@@ -191,14 +193,14 @@ def is_header(cells: list[str]) -> bool:
 
 
 def fold(text: str) -> str:
-    """A text without the difference of capitals and small letters, of the same length."""
+    """A text without the difference of capitals and small letters, also of i with and without a dot, as long as it."""
     return text.lower() if text.isascii() else "".join(map(_folded, text))
 
 
 @cache
 def _folded(letter: str) -> str:
     folded = letter.casefold()
-    return folded if len(folded) == 1 else letter.lower()[0]
+    return "i" if letter == "ı" else folded if len(folded) == 1 else letter.lower()[0]
 
 
 def endings_of(term: str) -> tuple[str, ...]:
@@ -215,13 +217,13 @@ def endings_of(term: str) -> tuple[str, ...]:
 
 def form_of(term: str, text: str) -> str | None:
     """A term as a text has it, in which each word may have another ending; in scripts without spaces, in Hiragana."""
-    words, folded = [], text.casefold()
+    words, folded = [], fold(text)
     for word in term.split():
         stem = word
         least = len(HIRAGANA.sub("", word)) if UNSPACED.search(word) else 0
         if may_end := word[-1].isalpha() and least < len(word):
             stem = word[: max(4, len(word) - 2, least)]
-        if stem.casefold() not in folded:
+        if fold(stem) not in folded:
             return None
         ending = len(word) - len(stem) + ENDING if may_end else 0
         words.append(rf"{re.escape(stem)}\w{{0,{ending}}}")

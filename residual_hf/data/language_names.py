@@ -72,7 +72,7 @@ def variants(language: str, known: Iterable[str]) -> list[str]:
     They are in the same script: `zh-TW` is no other region of `zh-Hans`.
     """
     code = code_given(language)
-    same = [each for each in known if _spoken_and_written(each) == _spoken_and_written(code)]
+    same = [each for each in known if _spoken_and_written(code_given(each)) == _spoken_and_written(code)]
     return sorted(dict.fromkeys(same), key=lambda each: (each != language, _parts(each)[1] != ""))
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -119,8 +120,9 @@ def check_same_recordings(digests: dict[str, str], path: Path) -> None:
 def compute_features(found: Sequence[Recording], lengths: np.ndarray, bins: int, path: Path) -> None:
     """Write features, (frames, bins) per recording, to `path`, and their lengths to a `.npy` file next to it."""
     logger.info("computing features: %d recordings, %s", len(found), path.name)
-    for left in path.parent.glob(f".{path.name[:80]}.*.tmp"):  # by a process that was killed
-        left.unlink()
+    for left in path.parent.glob(f".{path.name}.*.tmp"):  # by a process that was killed
+        with suppress(OSError):  # of another user
+            left.unlink()
     with atomic_file(path) as temporary, open(temporary, "wb") as file:
         for each, length in zip(tqdm(found, "features", **BAR), lengths, strict=True):
             frames = features(each.samples(), extractor(bins))
@@ -180,7 +182,8 @@ def prepare_speech(given: Preparation) -> PreparedData:
                 level = logging.WARNING if 2 * counts[0] > len(long) else logging.INFO
                 logger.log(level, "dropped %d of %d training recordings, longer than %d frames or %d tokens", *counts)
             encoded[name] = corpus.select(np.flatnonzero(~long))
-        check_space(store, 4 * bins * sum(int(lengths.sum()) for lengths in new.values()), field="data.features")
+        if new:
+            check_space(store, 4 * bins * sum(int(lengths.sum()) for lengths in new.values()), field="data.features")
         for name, lengths in new.items():
             path = files[name]
             with FileLock(path.with_name(f".{path.name}.lock"), mode=0o666):  # other runs share the folder

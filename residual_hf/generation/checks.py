@@ -18,9 +18,9 @@ FIRST_IDEOGRAPH = "\u2e80"
 NUMBER = regex.compile(r"\d+(?:(?:[.,'’٫٬\u00a0\u202f]|\s(?=\d{3}(?!\d)))\d+)*")
 DENSE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
 SENTENCE_END = regex.compile(
-    r"(\b(?:\p{L}|Mr|Mrs|Ms|Dr|Prof|St|vs|No|Nr|etc|bzw|ca|usw|Jr|Sr|Hr|Fr|Abs|Art|Mt|Inc|Ltd|Co|\d+)\.(?![.!?…]))|"
+    r"(\b(?:\p{L}|Mr|Mrs|Ms|Dr|Prof|St|vs|No|Nr|etc|bzw|ca|usw|Jr|Sr|Hr|Fr|Abs|Art|Mt|Inc|Ltd|Co|\d+)\.(?![.!?…])|។ល។)|"
     r"""(?<![.!?…])[.!?…]++["'»”’)\]]*+(?=\s++["'«„“‚‘(\[¿¡–—-]*+\s*+[\p{Lu}\p{Lt}\p{Lo}\d])|"""
-    r"""(?<![。！？।؟۔։።။។៕།])[。！？।؟۔։።။។៕།]++(?!ល។)["'»”’)\]」』）]*+(?=\s*+\w)"""
+    r"""(?<![。！？।؟۔։።။។៕།])[。！？।؟۔։።။។៕།]++["'»”’)\]」』）]*+(?=\s*+\w)"""
 )
 """The end of a sentence before another one; the group is an abbreviation."""
 LENGTH_RATIO, LENGTH_SLACK = 2.5, 20

@@ -289,8 +289,8 @@ class _Parser(HTMLParser):
 
     def _if_it_ends(self, parse: Callable[[int], int], i: int) -> int:
         """What a method of Python finds; the beginning of a tag without an end is text, which newer versions drop."""
-        if self._can_end(i):
-            return parse(i)
+        if self._can_end(i) and (end := parse(i)) >= 0:
+            return end
         self.handle_data("<")
         return i + 1
 

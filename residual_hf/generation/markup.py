@@ -223,7 +223,7 @@ class _MarkedText:
         space = source = translation = ""
         for piece, is_sentence in self.pieces:
             written, alignment, before = piece, None, translation
-            if self.sentences and not DIRECTION.sub("", piece).strip():
+            if self.sentences and not is_sentence and not any(map(str.isalnum, piece)):
                 written = DIRECTION.sub("", piece)  # marks of the other language
             if is_sentence:
                 written, _, alignment = next(following)

@@ -89,8 +89,8 @@ class ResidualConfig(PreTrainedConfig):
         position_embedding_type: `"sinusoidal"` (fairseq's table), `"sinusoidal_marian"`, `"learned"`, `"rotary"` (in
             a stack alone, with angles of base `rope_theta`), `"relative"` (T5's biases of the scores of
             self-attention, see `RelativeBias`; decoded by Transformers, without kernels) or `"none"`.
-        position_counting: `"real_tokens"` (fairseq: from `pad_token_id + 1`, without padding; tables of positions have
-            as many rows more) or `"all_tokens"`
+        position_counting: `"real_tokens"` (fairseq: behind `position_padding`, without padding; tables of positions
+            have as many rows more) or `"all_tokens"`
             (Transformers' BART and Marian: from 0, with padding, so that left padding changes the result).
         position_padding: the position of padding under `"real_tokens"`. None: `pad_token_id` as it is when the config
             is made; another one later, such as that which `Trainer` takes from a tokenizer, moves no position.
@@ -510,7 +510,7 @@ class ResidualConfig(PreTrainedConfig):
             if getattr(self, name) is None:
                 raise ValueError(f"{name} must be set")
         size = min(self.vocab_size, self.decoder_vocab_size)
-        for name in ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id"):
+        for name in ("pad_token_id", "position_padding", "bos_token_id", "decoder_start_token_id", "eos_token_id"):
             value = getattr(self, name)
             for token in value if isinstance(value, list) else [value]:
                 if token is not None and not 0 <= token < size:

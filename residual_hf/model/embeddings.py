@@ -1,7 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Token and position embeddings with the conventions of fairseq, or of BART and Marian in Transformers.
 
-Positions count only real tokens, from `pad_token_id + 1`, so left and right padding give the same result. The
+Positions count only real tokens, behind `position_padding`, so left and right padding give the same result. The
 embedding of padding is zero. With `position_counting="all_tokens"` positions count all tokens, from 0. The layout of
 sinusoids is [all sines | all cosines].
 """
@@ -223,7 +223,9 @@ def first_position(padding_idx: int | None) -> int:
 
 def positions_padding(config: StackConfig) -> int | None:
     """Position of padding tokens, or None if they are counted like other tokens."""
-    return config.position_padding if config.position_counting == "real_tokens" else None
+    if config.position_counting != "real_tokens":
+        return None
+    return config.pad_token_id if config.position_padding is None else config.position_padding
 
 
 def build_positions(config: StackConfig) -> SinusoidalPositions | LearnedPositions | None:

@@ -90,7 +90,9 @@ class Languages:
         if source != "auto":
             return self.route(source, target), None
         detected = self.detect(text)
-        if detected[0]["confidence"] > CERTAIN and variants(detected[0]["language"], [target]):
+        likeliest, confidence = detected[0]["language"], detected[0]["confidence"]
+        served = {(likeliest, each) for each in variants(target, self.targets)} & self.translators.keys()
+        if confidence > CERTAIN and variants(target, [likeliest]) and not served:
             return [target], detected[0]
         for found in detected:
             with suppress(InputError):

@@ -78,7 +78,7 @@ class Translations:
         for source, target in pairwise(route):
             alternatives = body.alternatives if target == route[-1] else 0
             translator = await self._with_terms(source, target, body.glossary)
-            markup = body.format == "html" and any(map(MARKUP.search, texts))
+            markup = body.format == "html" and any(map(MARKUP.search, texts))  # else lines are kept
             given = Texts(texts, source, markup, alternatives, body.alignments)
             job = Job(given, target, translator=translator)
             sizes = list(map(len, texts))

@@ -259,6 +259,10 @@ def test_a_relative_folder_is_emptied_with_every_python(output, monkeypatch):
     assert [path.name for path in output.iterdir()] == ["new"]
 
 
+def test_names_may_be_as_long_as_the_disk_allows(tmp_path):
+    write_atomically(tmp_path / f"{'字' * 80}.txt", "new")
+
+
 def test_a_file_that_another_program_reads_is_replaced_later(tmp_path, monkeypatch):
     """On Windows."""
     replace, refusals = os.replace, [PermissionError, PermissionError]

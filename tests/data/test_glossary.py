@@ -34,7 +34,8 @@ def test_terms_are_whole_words_and_the_longest(glossary, text, terms):
 
 
 @pytest.mark.parametrize(
-    ("term", "text"), [("istanbul", "İstanbul"), ("masse", "Maſſe"), ("λόγος", "ΛΌΓΟΣ λόγοσ"), ("µm", "5 μm")]
+    ("term", "text"),
+    [("ışık", "Işık IŞIK"), ("istanbul", "İstanbul"), ("masse", "Maſſe"), ("λόγος", "ΛΌΓΟΣ λόγοσ"), ("µm", "5 μm")],
 )
 def test_letters_with_several_lower_case_forms(term, text):
     found = Glossary([(term, "x")]).find(text)
@@ -135,6 +136,7 @@ def test_the_file_is_read_or_refused_by_line(tmp_path):
         ("北京理工大学", "我在北京理工大学工作", True),
         ("働きかける", "彼に働きかけた", True),
         ("漢字漢字漢い", "漢字漢字字い", False),
+        ("ilaç", "İlaç aldı", True),
     ],
 )
 def test_a_translation_may_be_inflected(term, text, found):
@@ -148,6 +150,11 @@ def test_letters_after_a_term(term, text, letters):
     assert letters_after(term, text) == letters
 
 
+def test_an_acronym_and_a_word_have_plurals_of_their_own():
+    glossary = Glossary([("pin", "Nadel"), ("PIN", "Geheimzahl")])
+    assert [term.targets for term in glossary.find("pins, PIN, PINs")] == [("Nadel",), ("Geheimzahl",), ("Nadel",)]
+
+
 def test_the_longest_term_is_found_whatever_its_case():
     glossary = Glossary([("API", "Schnittstelle"), ("api key", "API-Schlüssel")])
     assert [term.targets for term in glossary.find("The API key")] == [("API-Schlüssel",)]
@@ -159,6 +166,10 @@ def test_terms_have_the_form_that_tokenizers_write():
     for text in ("un cafe\u0301 noir", "un café noir"):
         assert [text[term.start : term.end] for term in glossary.find(text)] == [text[3:-5]]
     assert Glossary([("ल\u095cकी", "girl")]).find("वह ल\u095cकी है")
+
+
+def test_a_term_has_the_translations_of_all_its_spellings():
+    assert Glossary([("café", "a"), ("cafe\u0301", "b")]).find("café")[0].targets == ("a", "b")
 
 
 def test_many_terms_take_no_longer_to_find():

@@ -50,6 +50,7 @@ def test_copy_is_the_source_up_to_case_and_punctuation_but_no_short_name():
         ("Dr. A. B. Meier kam am 3. Mai um 8 Uhr.", "Dr A B Meier came on 3 May at 8.", []),
         ("Er sagte ... nichts.", "He said nothing.", []),
         ("猫头鹰在叫。狐狸飞进了城堡。", "The owl calls.", ["sentences"]),
+        ("ទិញ ស្វាយ ។ល។ និងនំ។", "I buy mangoes etc., also cakes.", []),
         ("ខ្ញុំឈ្មោះសុខ។ ខ្ញុំរស់នៅភ្នំពេញ។", "My name is.", ["sentences"]),
         ("Ja.", "Yes, and " + "then we went on to some other place, " * 2, ["length"]),
         ("zehn Eulen", "ten owls, that is, all of the owls of the yard", ["length"]),  # 46 characters for 10

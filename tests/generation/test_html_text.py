@@ -13,6 +13,12 @@ def test_comments_end_as_in_browsers(source, text):
     assert visible_text(source).split() == text.split()
 
 
+@pytest.mark.parametrize("begins", ["<a title='x>here", "<y then", "</y then", "<? then", "<!DOCTYPE then"])
+def test_text_behind_a_tag_without_an_end_stays(begins):
+    """Python has lost it since June 2025."""
+    assert "and more" in visible_text(f"See {begins} and more.")
+
+
 def test_visible_text_has_neither_markup_nor_code():
     source = '<p class="intro">Guten Tag!</p><script>return the(element)</script><code>for the</code> Ja &amp; nein'
     assert visible_text(source).split() == ["Guten", "Tag!", "Ja", "&", "nein"]

@@ -150,6 +150,7 @@ def test_signs_that_may_be_read_in_many_ways_take_no_time():
 def test_marks_of_direction_stay_in_what_is_kept():
     text = "اتصل بنا.\n\u200e+1 (555) 123-4567\nشكرا."
     assert document(text, language="ar").join(["a.", "b."]) == "a.\n\u200e+1 (555) 123-4567\nb."
+    assert document("\u200f- مرحبا يا صديقي.", language="ar").join(["Hello."]) == "- Hello."
 
 
 def aligned(source, target, links):

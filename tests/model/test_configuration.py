@@ -111,6 +111,7 @@ def test_generation_settings_stay_out_of_the_config():
 THREE_HEADS = {"encoder_attention_heads": 3, "decoder_attention_heads": 3}
 BAD = [
     ({"position_counting": "tokens"}, "position_counting: 'tokens' given, must be one of 'real_tokens', 'all_tokens'"),
+    ({"position_padding": -1}, "position_padding -1 is outside the vocabulary"),
     ({"layers": 2}, "layers: unknown field; did you mean 'encoder_layers'"),
     ({"is_decoder_only": True, "layers": 2}, "layers: unknown field; did you mean 'decoder_layers'"),
     ({"hidden_dropout_prob": 0.3}, "hidden_dropout_prob: unknown field; did you mean 'dropout'"),

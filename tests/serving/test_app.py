@@ -319,6 +319,16 @@ def test_routes_are_those_of_the_nearest_languages(served, asked, route):
         assert languages.route(*asked) == route
 
 
+def test_text_in_another_region_of_the_target_language_is_translated_if_a_model_does(server):
+    languages = Languages.__new__(Languages)
+    languages.translators = {("pt-BR", "pt-PT"): None, ("de", "pt-PT"): None}
+    languages.sources, languages.targets = ["pt-BR", "de"], ["pt-PT"]
+    languages.detect = lambda text: [{"language": "pt-BR", "confidence": 99.0}]
+    assert languages.choose("auto", "pt-PT", "")[0] == ["pt-BR", "pt-PT"]
+    languages.translators = {("de", "pt-PT"): None}
+    assert languages.choose("auto", "Portuguese", "")[0] == ["Portuguese"]
+
+
 def test_a_request_has_a_glossary_of_its_own(server):
     term, wanted = SENTENCES[0].split()[2], "cats"
     _, _, plain = server.translate(SENTENCES[0])
