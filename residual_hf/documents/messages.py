@@ -218,14 +218,15 @@ def _of_android(store: Any) -> Iterator[Message]:
             continue
         unit = store.UnitClass(None, xmlelement=entry)
         unit._store = empty  # is copied for every text with elements, to know the namespaces
-        mode = unit._get_target_markup_mode()
+        has_modes = hasattr(unit, "_get_target_markup_mode")  # not translate-toolkit 3.17, the last for Python 3.10
+        mode = unit._get_target_markup_mode() if has_modes else ""
         if entry.get("translatable") != "false":
             for element in [entry] if entry.tag in ("string", "item") else entry.iterchildren("item"):
                 bare = deepcopy(element)
                 etree.strip_tags(bare, *COMMENTS)
                 text = unit.get_xml_text_value(bare)
                 if not "".join(bare.itertext()).strip().startswith(("@", "?")):  # names of other messages
-                    is_plain = mode == unit.TARGET_MARKUP_XML and not len(bare)  # text alone is not parsed as XML
+                    is_plain = has_modes and mode == unit.TARGET_MARKUP_XML and not len(bare)  # is not parsed as XML
                     markup = unit.TARGET_MARKUP_PLAIN if is_plain else mode
                     yield Message(
                         text, text, partial(_replace_in_android, unit, markup, element), len(bare) > 0, element
@@ -235,7 +236,12 @@ def _of_android(store: Any) -> Iterator[Message]:
 def _replace_in_android(unit: Any, markup: str, element: Any, text: str) -> Any:
     before, parent = element.getprevious(), element.getparent()
     etree.strip_tags(element, *COMMENTS)
-    unit.set_xml_text_value(text, element, markup)  # may put another element in its place
+    if markup:
+        unit.set_xml_text_value(text, element, markup)  # may put another element in its place
+    elif len(element) or "<![CDATA[" in text:
+        unit.set_xml_text_value(text, element)
+    else:
+        unit.set_xml_text_plain(text, element)
     return parent[0] if before is None else before.getnext()
 
 
