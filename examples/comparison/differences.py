@@ -109,6 +109,22 @@ def quantile(probability: float, freedom: float) -> float:
     return float(findroot(lambda t: above(t, freedom) - probability, (0, 1e6), solver="bisect", tol=1e-15))
 
 
+def noncentrality(critical: float, freedom: float) -> float:
+    """That of Student's noncentral distribution which is above a critical value with the probability POWER."""
+
+    def power(shift: float) -> float:
+        """The probability over the estimated error, a share `s` of the true one, whose square is chi-squared."""
+        return quad(lambda s: ncdf(shift - critical * s) * density(s), [0, 0.5, 1, 1.5, 2, 4, inf])
+
+    def density(s: float) -> float:
+        half = freedom / 2
+        return 2 * half**half / gamma(half) * s ** (freedom - 1) * exp(-half * s**2)
+
+    return float(
+        findroot(lambda shift: power(shift) - POWER, (critical, 3 * critical + 3), solver="anderson", tol=1e-8)
+    )
+
+
 def scores(run: Run, metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
     """The score of a run, and its scores without each part of the test set."""
 
@@ -162,22 +178,6 @@ def recorded(run: Run) -> dict:
     }
 
 
-def noncentrality(critical: float, freedom: float) -> float:
-    """That of Student's noncentral distribution which is above a critical value with the probability POWER."""
-
-    def power(shift: float) -> float:
-        """The probability over the estimated error, a share `s` of the true one, whose square is chi-squared."""
-        return quad(lambda s: ncdf(shift - critical * s) * density(s), [0, 0.5, 1, 1.5, 2, 4, inf])
-
-    def density(s: float) -> float:
-        half = freedom / 2
-        return 2 * half**half / gamma(half) * s ** (freedom - 1) * exp(-half * s**2)
-
-    return float(
-        findroot(lambda shift: power(shift) - POWER, (critical, 3 * critical + 3), solver="anderson", tol=1e-8)
-    )
-
-
 def modes_of(groups: Mapping[str, Sequence[Run | dict]], metric: str) -> list[Mode]:
     """The modes with their scores. Raises `InputError` for runs whose scores cannot be compared."""
     runs = [run for runs in groups.values() for run in runs]
@@ -187,8 +187,7 @@ def modes_of(groups: Mapping[str, Sequence[Run | dict]], metric: str) -> list[Mo
     known = {tuple(sorted(files.items())) for files in tokenizers if files}  # older records have none
     if metric == "nll" and len(known) > 1:
         raise InputError("the runs have different tokenizers, so that the NLL of their tokens cannot be compared")
-    tags = {run.config.get("language_tags") == "target" for run in runs if isinstance(run, Run)}
-    if metric == "nll" and len(tags) > 1:
+    if metric == "nll" and len({run.predicts_tags for run in runs if isinstance(run, Run)}) > 1:
         raise InputError("in some of the runs the tag of the language is a token of the target, which has an NLL too")
     scored = [run.metrics[run.split]["bleu"] for run in runs if isinstance(run, Run) and metric in METRICS]
     if len(names := {tokenizer_of(score["signature"]) for score in scored}) > 1:

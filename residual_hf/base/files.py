@@ -156,9 +156,9 @@ def _contains(folder: Path, path: Path) -> bool:
     return path.exists() and folder.resolve() in (path.resolve(), *path.resolve().parents)
 
 
-def hidden_folder(folder: Path, *names: str) -> Path:
+def new_folder(folder: Path, prefix: str, suffix: str = "") -> Path:
     """A new folder in another; a relative path in a relative one, unlike that of `mkdtemp` since Python 3.12."""
-    return folder / Path(tempfile.mkdtemp("".join(names[1:]), names[0], folder)).name
+    return folder / Path(tempfile.mkdtemp(suffix, prefix, folder)).name
 
 
 def replace_file(new: Path, path: Path) -> None:
@@ -177,7 +177,7 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[None]:
     The former content is deleted by `delete_replaced`, at the end of the context if not before. If an error ends the
     context before, it is put back in place of the new.
     """
-    former, failed = hidden_folder(folder, REPLACED), hidden_folder(folder, REPLACED, "~")
+    former, failed = new_folder(folder, REPLACED), new_folder(folder, REPLACED, "~")
     emptied = False
 
     def content() -> list[Path]:

@@ -116,9 +116,9 @@ def run_translate(options: argparse.Namespace) -> int:
 
 def check_lines_of_text(files: Iterable[Path]) -> None:
     """Raise `InputError` for names of files that hold something else than lines of text."""
+    others = {"export its sentences, one in a line": DOCUMENTS} | REFUSED
     for file in files:
         name = uncompressed_name(file.name.lower())
-        others = {"export its sentences, one in a line": DOCUMENTS} | REFUSED
         if file.suffix.lower() not in DOCUMENTS and name.endswith(DOCUMENTS):
             raise InputError(f"{file}: is a compressed document, must be unpacked")
         advice = next((advice for advice, names in others.items() if name.endswith(names)), None)

@@ -80,7 +80,7 @@ class Glossary:
         lengths: defaultdict[str, set[int]] = defaultdict(set)
         for term in self.targets:
             longest = max(map(len, endings_of(term)), default=0)
-            for form in sorted(spelled[term]):
+            for form in spelled[term]:
                 folded = fold(form)
                 if form == form.lower():
                     self._any_case.setdefault(folded, term)

@@ -96,9 +96,9 @@ class TokenizedBLEU:
 class Comparison:
     """Two systems by one metric under paired bootstrap resampling.
 
-    `a` and `b` are the corpus scores; `a_interval` and `b_interval` the mean over the resamples and half the width
-    of their 95% interval on both sides, as sacreBLEU prints them;
-    `p_value` the probability of a difference at least as large in either direction if the systems were equally good.
+    `a` and `b` are the corpus scores; `a_interval` and `b_interval` the mean over the resamples with half the width of
+    their 95% interval on both sides, as sacreBLEU prints them; `p_value` the probability of a difference at least as
+    large in either direction if the systems were equally good.
     """
 
     a: float

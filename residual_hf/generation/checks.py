@@ -12,6 +12,8 @@ import regex
 from residual_hf.data.glossary import Glossary
 from residual_hf.model.placeholders import EMOJI, PLACEHOLDER, TAG
 
+from .long_text import STOPS
+
 KEPT = re.compile(f"{PLACEHOLDER.pattern}|{EMOJI.pattern}")
 LOOP = re.compile(r"(.{2,60}?)\1{3,}", re.DOTALL)
 FIRST_IDEOGRAPH = "\u2e80"
@@ -20,7 +22,7 @@ DENSE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
 SENTENCE_END = regex.compile(
     r"(\b(?:\p{L}|Mr|Mrs|Ms|Dr|Prof|St|vs|No|Nr|etc|bzw|ca|usw|Jr|Sr|Hr|Fr|Abs|Art|Mt|Inc|Ltd|Co|\d+)\.(?![.!?…])|។ល។)|"
     r"""(?<![.!?…])[.!?…]++["'»”’)\]]*+(?=\s++["'«„“‚‘(\[¿¡–—-]*+\s*+[\p{Lu}\p{Lt}\p{Lo}\d])|"""
-    r"""(?<![。！？।؟۔։።။។៕།])[。！？।؟۔։።။។៕།]++["'»”’)\]」』）]*+(?=\s*+\w)"""
+    rf"""(?<![。！？{STOPS}])[。！？{STOPS}]++["'»”’)\]」』）]*+(?=\s*+\w)"""
 )
 """The end of a sentence before another one; the group is an abbreviation."""
 LENGTH_RATIO, LENGTH_SLACK = 2.5, 20

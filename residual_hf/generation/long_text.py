@@ -16,8 +16,10 @@ PUNCTUATION = r"[\u3000-\u303f\uff01-\uff0f\uff1a-\uff20]"
 UNSPACED = regex.compile(rf"{letters_of(WITHOUT_SPACES).pattern}|{PUNCTUATION}")
 JOINED = regex.compile(rf"{letters_of('Han+Hiragana+Katakana').pattern}|{PUNCTUATION}")
 """Characters without a space between sentences; Thai, Lao, Khmer, Burmese and Tibetan have one."""
-SENTENCE_END = re.compile(r"[.!?;…]['\"»”’)\]]*\s+|[。！？；।؛؟۔։።။។៕།]+['\"»”’)\]」』）]*\s*")
-STOP = re.compile(r"[।॥؟۔։።။។៕།]['\"»”’)\]]*$")
+STOPS = "।؟۔։።။។៕།"
+"""Marks behind sentences of Hindi, Arabic, Urdu, Armenian, Amharic, Burmese, Khmer and Tibetan."""
+SENTENCE_END = re.compile(rf"[.!?;…]['\"»”’)\]]*\s+|[。！？；؛{STOPS}]+['\"»”’)\]」』）]*\s*")
+STOP = re.compile(rf"[॥{STOPS}]['\"»”’)\]]*$")
 """The end of a sentence in a script that has spaces there, which writers may leave out."""
 COMMA = re.compile(r"[、，]")
 NO_LETTERS = ".!?…'\"()[]«»“”‘’"

@@ -14,7 +14,7 @@ from residual_hf.data.pair_reader import aligned_lines
 from residual_hf.data.shortlist import Shortlist
 from residual_hf.data.text_files import LineReader, iter_lines
 from residual_hf.model.alignment import padded
-from residual_hf.model.decoding import evaluation_mode
+from residual_hf.model.evaluation_mode import evaluation_mode
 from residual_hf.model.length_limits import end_tokens
 
 from .decode import sequence_log_probs

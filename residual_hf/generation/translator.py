@@ -20,7 +20,8 @@ from residual_hf.data.shortlist import Shortlist, load_shortlist
 from residual_hf.data.text_files import in_batches
 from residual_hf.model.alignment import AlignedTokens, Alignment, align, of_originals
 from residual_hf.model.constraints import LettersAdded, beams_for, length_of
-from residual_hf.model.decoding import NO_PHRASES, FastGenerationMixin, evaluation_mode
+from residual_hf.model.decoding import NO_PHRASES, FastGenerationMixin
+from residual_hf.model.evaluation_mode import evaluation_mode
 from residual_hf.model.options import refusal
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs, languages_of

@@ -3,9 +3,7 @@
 
 import copy
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from typing import Any
@@ -63,31 +61,6 @@ NO_LISTS = (
 
 def without_kernels(model: Any, dtype: str | None) -> None:
     """Give no packed weights: PyTorch decodes."""
-
-
-_evaluated: dict[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = {}
-_evaluated_lock = threading.Lock()
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, without dropout, for a block; after the last of several threads, modules get their own back."""
-    with _evaluated_lock:
-        users, modes = _evaluated.get(model, (0, []))
-        if model.training:
-            modes = [(module, module.training) for module in model.modules()]
-            model.eval()
-        _evaluated[model] = users + 1, modes
-    try:
-        yield
-    finally:
-        with _evaluated_lock:
-            users, modes = _evaluated.pop(model)
-            if users > 1:
-                _evaluated[model] = users - 1, modes
-            else:
-                for module, training in modes:
-                    module.training = training
 
 
 pack_for_kernels: Callable[[Any, str | None], Any] = without_kernels

@@ -15,7 +15,8 @@ from transformers import Pipeline
 from transformers.utils import logging
 
 from .alignment import Alignment, align, of_originals
-from .decoding import defaults, evaluation_mode, given
+from .decoding import defaults, given
+from .evaluation_mode import evaluation_mode
 from .length_limits import DEFAULT_MAX_LENGTH, has_length_rule, length_limit
 from .translation_inputs import TranslationInputs, without_tag
 

@@ -81,6 +81,11 @@ class Run:
         return self.recipe.get(section, {}).get(name)
 
     @property
+    def predicts_tags(self) -> bool:
+        """Whether the tag of a language is a token of the target, and thus has a part in the NLL."""
+        return self.config.get("language_tags") == "target"
+
+    @property
     def block_size(self) -> int | None:
         """Tokens of a training example of a language model; None: as many as it has positions."""
         size, most = self.setting("data", "block_size"), self.setting("training", "max_tokens")

@@ -16,6 +16,7 @@ from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
+from residual_hf.model.norms import NORM_TYPES, DynamicTanh
 from residual_hf.training.lora import add_lora, matching
 from residual_hf.training.training_settings import TrainingSettings
 
@@ -165,7 +166,7 @@ def scale_dual_stream(config: ResidualConfig, precision: str = "fp16") -> Residu
     """
     changes: dict[str, Any] = {}
     for own in config.stack_configs if precision == "fp16" else ():
-        is_bounded = own.norm_type in ("dynamic_tanh", "dynamic_erf")  # does not take the scale out of its input
+        is_bounded = issubclass(NORM_TYPES[own.norm_type], DynamicTanh)  # does not take the scale out of its input
         if getattr(own.options, "dual_scale", None) == 1.0 and own.layers > 1 and not is_bounded:
             scale = 2.0 ** -math.ceil(math.log2(own.layers))
             scaled = {"dual_scale": scale, "dual_layer_norm_eps": own.options.dual_layer_norm_eps * scale**2}

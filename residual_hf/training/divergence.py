@@ -25,8 +25,7 @@ class DivergenceGuard(TrainerCallback):
     The second needs a rise of `MARGIN` at least. With `factor` 0, and for evaluations, the loss only has to be finite.
     The loss is `nll` if it is logged, `loss` otherwise. With fp16 an infinite gradient norm is normal:
     `GradScaler` skips that update and halves its scale. Then a logged `loss_scale` below `MINIMUM_LOSS_SCALE` stops
-    the run. Works with any `Trainer`; one that
-    does not log `loss_scale` is not stopped by overflows in fp16.
+    the run. Works with any `Trainer`; one that does not log `loss_scale` is not stopped by overflows in fp16.
     """
 
     def __init__(self, factor: float = 0.0):

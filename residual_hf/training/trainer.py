@@ -19,7 +19,7 @@ from residual_hf.checkpoint_checks import check_undamaged
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler, evaluation_batches
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.streaming import StreamedBatches
-from residual_hf.model.decoding import evaluation_mode
+from residual_hf.model.evaluation_mode import evaluation_mode
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 from residual_hf.model.translation_inputs import position_limit
 

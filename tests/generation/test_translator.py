@@ -25,7 +25,7 @@ from residual_hf.generation.markup import translate_blocks
 from residual_hf.generation.scoring import score_translations
 from residual_hf.generation.stream import check_lengths
 from residual_hf.generation.translator import Hypothesis, Translator, joined
-from residual_hf.model.decoding import evaluation_mode
+from residual_hf.model.evaluation_mode import evaluation_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.pipeline_translation import Text2TextGenerationPipeline, TranslationPipeline
 

@@ -189,7 +189,7 @@ def vocabulary(run: Run) -> tuple[Any, ...]:
     """Equal in runs whose figures per token can be compared: its size, tags that are tokens, the tokenizer's files."""
     files = {name: sha256 for name, sha256 in run.record.tokenizer.items() if name != "tokenizer_config.json"}
     size = run.config.get("decoder_vocab_size", run.config.get("vocab_size"))
-    return size, run.config.get("language_tags") == "target", *sorted(files.items())
+    return size, run.predicts_tags, *sorted(files.items())
 
 
 def comparison(run: Run, baseline: Run, name: str, notes: list[str]) -> dict[str, Comparison]:
