@@ -68,12 +68,12 @@ def gradients_over_time(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator
     def seen(update: int) -> None:
         if update % every == 0:
             for key, weight in weights.items():
-                found["gradient"][(update, *key)] = weight.grad.norm().item()
+                found["gradient"][(update,) + key] = weight.grad.norm().item()
 
     def moved(update: int) -> None:
         if update % every == 0:
             for key, weight in weights.items():
-                found["update"][(update, *key)] = (weight.detach() - previous[key]).norm().item()
+                found["update"][(update,) + key] = (weight.detach() - previous[key]).norm().item()
                 previous[key] = weight.detach().clone()
 
     train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"], seen, moved)

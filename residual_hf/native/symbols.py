@@ -185,7 +185,7 @@ def softmax(values: Symbol, dim: int, _stacklevel: int = 0, dtype: Any = None) -
             recorder.number(cell)
         normalizer = recorder.function("log_sum_exp", row)
         for i, cell in enumerate(row):
-            cells[(*index, i)] = recorder.function("exp", [cell - normalizer])
+            cells[index + (i,)] = recorder.function("exp", [cell - normalizer])
     return Symbol(cells, is_vector=False)
 
 
