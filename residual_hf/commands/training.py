@@ -154,8 +154,11 @@ def run_distill(options: argparse.Namespace) -> None:
         raise InputError(f"--recipe: missing, required because {run} is not the folder of a run")
     tokenizer = next((folder for folder in (run / "tokenizer", run) if folder.is_dir()), None)
     options.long = "skip"
+    recipe = load_recipe(options.recipe or run / "recipe.yaml")
+    if options.glossary and len(targets := recipe.data.target_languages) > 1:
+        raise InputError(f"--glossary: given for {' and '.join(targets)}, must be for one target language")
     path = distill(
-        load_recipe(options.recipe or run / "recipe.yaml"),
+        recipe,
         lambda: load_translator(options, options.teacher),
         options.output_dir,
         student=options.student,

@@ -368,7 +368,7 @@ class DataSettings(InputSettings):
         for name, spec in specs.items():
             if spec.is_text != self.train[0].is_text:
                 raise self.error(f"{name}: text and sentence pairs given, must be one or the other")
-        if self.marks_text or self.upper_case or self.title_case:
+        if self.rewrites_text:
             allowed = "null with placeholders, glossary, upper_case or title_case"
             self.require(self.pretokenized is None, "pretokenized", allowed)
         self.require(not (self.glossary and self.bidirectional), "bidirectional", "false with glossary")
@@ -391,6 +391,11 @@ class DataSettings(InputSettings):
     def marks_text(self) -> bool:
         """Whether the text that the model reads has tokens for spans or terms."""
         return self.placeholders or self.glossary is not None
+
+    @property
+    def rewrites_text(self) -> bool:
+        """Whether the model reads text, or copies of it, that is not as in the corpora."""
+        return self.marks_text or bool(self.upper_case or self.title_case)
 
     @property
     def corpora(self) -> tuple[CorpusSpec, ...]:

@@ -81,6 +81,13 @@ class EncodedCorpus(Dataset):
     def __len__(self) -> int:
         return len(self.source_lengths)
 
+    def hash(self) -> str:
+        """The SHA-256 of the tokens of all pairs, in their order."""
+        found = hashlib.sha256()
+        for name in sorted(self.arrays):
+            found.update(np.ascontiguousarray(self.arrays[name]).data)
+        return found.hexdigest()
+
     def set_epoch(self, epoch: int) -> None:
         """Select the segmentations of an epoch, counted from 0. A `TokenBudgetSampler` does this."""
         self.epoch = epoch

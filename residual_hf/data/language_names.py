@@ -128,7 +128,17 @@ def names_of(code: str) -> frozenset[str]:
 def code_given(language: str) -> str:
     """The code of a language that its code or its English name gives: `ga` is Irish, not Ga."""
     language = {"pb": "pt-BR", "zt": "zh-Hant"}.get(language, language)  # of LibreTranslate
-    return language if _parts(language)[0] in Locale("en").languages else code_named(language) or language
+    return language if is_known(language) else code_named(language) or language
+
+
+def is_known(code: str) -> bool:
+    return _parts(code)[0] in Locale("en").languages
+
+
+def spoken_in(country: str) -> str | None:
+    """The main language of a country whose code is that of no language: `ja` for `jp`, None for `de`."""
+    likely: str = get_global("likely_subtags").get(f"und_{country.upper()}", "")
+    return None if is_known(country) else likely.partition("_")[0] or None
 
 
 @lru_cache

@@ -30,6 +30,12 @@ def tsv_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
     return fields[first], fields[second]
 
 
+def names_columns(pair: Pair, spec: CorpusSpec) -> bool:
+    """Whether a row has the names of both languages, or of source and target, instead of a sentence pair."""
+    found = {find_language(pair, language) for language in (spec.source_lang, spec.target_lang)}
+    return found == {0, 1} or all({cell.casefold() for cell in pair} & names for names in HEADERS)
+
+
 def json_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
     return record_pair(read_record(line, where), spec, where) if line.strip() else ("", "")
 

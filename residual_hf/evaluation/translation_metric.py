@@ -33,7 +33,8 @@ Args:
 
 Returns:
     `{"bleu": {"value": 31.4, "signature": "nrefs:1|case:mixed|..."}, ...}`: 0 to 100 for BLEU and chrF, edits per 100
-    reference words for TER. With a baseline also `interval` (95%), `baseline`, `baseline_interval` and `p_value`.
+    reference words for TER, characters of Chinese and Japanese; in other scripts without spaces it is left out. With a
+    baseline also `interval` (95%), `baseline`, `baseline_interval` and `p_value`.
 """
 
 
@@ -86,19 +87,22 @@ def compute_metrics_for(
             sources, such as `"comet"`, needs `include_for_metrics=["inputs"]` in the training arguments.
         options: further arguments of `TranslationMetric.compute`, such as `tokenize`.
     """
+    if isinstance(metrics, str):
+        raise InputError(f"metrics: {metrics!r} given, must be a list of names")
     metric, own = TranslationMetric(), [name for name in metrics if name in METRICS]
     others = {name: load_metric(name) for name in metrics if name not in METRICS}
     metric.compute(predictions=["a"], references=["a"], metrics=own, **options)  # refuses options before training
     of_sources = {"use_source_tokenizer": True} if hasattr(tokenizer, "target_vocab_size") else {}
 
-    def text(ids: np.ndarray, **options: Any) -> list[str]:
+    def text(ids: Any, **options: Any) -> list[str]:
+        if isinstance(ids, list):  # of batches, with `eval_do_concat_batches=False`
+            return [line for part in ids for line in text(part, **options)]
+        ids = ids[0] if isinstance(ids, tuple) else ids
         ids = np.where(ids < 0, tokenizer.pad_token_id, ids)
         return [without_tag(line) for line in tokenizer.batch_decode(ids, skip_special_tokens=True, **options)]
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
-        found = prediction.predictions
-        ids = found[0] if isinstance(found, tuple) else found
-        texts = text(ids), text(prediction.label_ids)
+        texts = text(prediction.predictions), text(prediction.label_ids)
         scores = metric.compute(predictions=texts[0], references=texts[1], metrics=own, **options)
         figures = {name: score["value"] for name, score in (scores or {}).items()}
         sources = [] if prediction.inputs is None else text(prediction.inputs, **of_sources)

@@ -45,6 +45,8 @@ def transcribe(
         device: by default a GPU if there is one.
         settings: fields of `DecodingSettings`; None and others are those of the model.
     """
+    if isinstance(files, str):
+        raise InputError(f"files: {files!r} given, must be a list of paths")
     if not longest >= 1:
         raise InputError(f"longest: {longest} given, must be at least 1")
     DecodingSettings(**{key: value for key, value in settings.items() if value is not None})  # checked first

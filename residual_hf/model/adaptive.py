@@ -49,6 +49,8 @@ class AdaptiveBand(nn.Module):
 
     def logits(self, hidden_states: Tensor, dropout: nn.Dropout) -> Tensor:
         """The scores of the tokens of the band for states (n, d_model)."""
+        if hasattr(self.projection, "get_delta_weight"):  # of PEFT
+            raise ValueError("adaptive_cutoffs: adapters of projections would be ignored: exclude_modules='.*bands.*'")
         return F.linear(dropout(hidden_states @ self.projection.weight), self.table.weight)
 
 

@@ -3,6 +3,7 @@
 
 import copy
 import difflib
+import re
 import math
 import os
 import sys
@@ -29,10 +30,18 @@ from .stack_config import StackConfig
 
 logger = logging.get_logger(__name__)
 ELSEWHERE = {
-    **dict.fromkeys(("layers", "num_layers", "n_layers", "n_layer"), "encoder_layers"),
-    **dict.fromkeys(("heads", "num_heads", "n_heads", "n_head"), "encoder_attention_heads"),
-    **dict.fromkeys(("ffn_dim", "ff_size", "d_ff", "intermediate_size"), "encoder_ffn_dim"),
+    **dict.fromkeys(("layers", "num_layers", "n_layers", "n_layer", "num_encoder_layers"), "encoder_layers"),
+    **dict.fromkeys(("heads", "num_heads", "n_heads", "n_head", "nhead", "encoder_heads"), "encoder_attention_heads"),
+    **dict.fromkeys(("ffn_dim", "ff_size", "d_ff", "intermediate_size", "dim_feedforward"), "encoder_ffn_dim"),
     **dict.fromkeys(("dropout_rate", "hidden_dropout", "hidden_dropout_prob", "resid_pdrop"), "dropout"),
+    **dict.fromkeys(("encoder_embed_dim", "decoder_embed_dim", "embed_dim", "n_embd"), "d_model"),
+    **dict.fromkeys(("activation", "activation_fn"), "activation_function"),
+    **dict.fromkeys(("max_positions", "max_seq_len", "max_source_positions"), "max_position_embeddings"),
+    "num_decoder_layers": "decoder_layers",
+    "encoder_ffn_embed_dim": "encoder_ffn_dim",
+    "decoder_ffn_embed_dim": "decoder_ffn_dim",
+    "relu_dropout": "activation_dropout",
+    "share_all_embeddings": "share_encoder_decoder_embeddings",
     **dict.fromkeys(("arch", "architecture"), "preset"),
 }
 """Names of other programs for fields, where the field of the closest name is another."""
@@ -249,7 +258,7 @@ class ResidualConfig(PreTrainedConfig):
         known = [field.name for field in fields(self)]
         options = [f.name for stack in self.stacks for f in fields(self._mode(stack).Options)]
         own = f"{self.stacks[0]}_"
-        elsewhere = {name: field.replace("encoder_", own) for name, field in ELSEWHERE.items() if field != "preset"}
+        elsewhere = {name: re.sub("^encoder_", own, field) for name, field in ELSEWHERE.items() if field != "preset"}
         for name in names:
             if name in options:
                 raise ValueError(f"{name}: unknown field; did you mean ln_mode_options={{{name!r}: ...}}?")

@@ -212,7 +212,10 @@ def suggestion(name: Any, known: Iterable[str] | Mapping[str, str]) -> str:
     """`did you mean 'x'?` with the closest of several names, or what a mapping has for it; empty if none is close."""
     meant = known if isinstance(known, Mapping) else {one: one for one in known}
     close = difflib.get_close_matches(shortened(str(name)), meant, n=1)
-    return f"did you mean {meant[close[0]]!r}?" if close else ""
+    if not close:
+        return ""
+    found = meant[close[0]]
+    return f"did you mean {found if ' ' in found else repr(found)}?"
 
 
 def unknown_choice(what: str, name: Any, known: Iterable[str]) -> str:
@@ -274,7 +277,7 @@ def _advice(value: Any, hint: Any, declared: Mapping[str, Any]) -> str:
     if str not in (hint, *get_args(hint)) or not isinstance(value, (bool, int, float, date)):
         return ""
     shown = ("no", "yes")[value] if isinstance(value, bool) else shortened(str(value))
-    return f'; quote it if it is text, as in "{shown}"'
+    return f"""; quote it if it is text, as in "{shown}" (in a shell: '"{shown}"')"""
 
 
 def _convert(value: Any, hint: Any, declared: Mapping[str, Any], name: str) -> Any:

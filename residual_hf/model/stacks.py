@@ -93,7 +93,9 @@ class ResidualPreTrainedModel(PreTrainedModel):
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         """Override of Transformers; warns of a branch warm-up whose updates nobody has counted, and saves no
-        `max_length` that is only the default of Transformers."""
+        `max_length` that is only the default of Transformers. The config says whether the output is tied."""
+        if "lm_head.weight" in self._keys_to_ignore_on_save:
+            self.config.tie_word_embeddings = True  # PEFT, which compares it with the encoder's table, says no
         if self.can_generate() and has_length_rule(self.generation_config):
             self.generation_config.max_length = None
         if any(not warmup.updates for warmup in branch_warmups(self)):

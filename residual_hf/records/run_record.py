@@ -57,7 +57,8 @@ class RunRecord(InputSettings):
     and `precision` are those of all starts: "fp32, then bf16". `kernels` are the instruction sets of the native
     kernels and of PyTorch on a CPU. A commit ends in `+` if the source files had uncommitted changes; the precision is
     the one that was used: if the recipe has bf16, a CPU without products in bf16 trains in fp32. `tokenizer` maps the
-    files of the tokenizer to their hashes, `modes` the modes of the user to those of their files. `max_tokens_found`
+    files of the tokenizer to their hashes, `modes` the modes of the user to those of their files; `pairs` is the hash of
+    the tokens of the training pairs in memory. `max_tokens_found`
     is the batch size that the search found, `max_tokens` the one that was used. `tokens_per_second` is the median over
     all starts, and `seconds` their sum: of a killed one, until its last checkpoint; `emissions` cover the last. `card`
     is the hash of the card that the run wrote.
@@ -78,6 +79,7 @@ class RunRecord(InputSettings):
     data: DataRecord = field(default_factory=DataRecord)
     modes: dict = field(default_factory=dict)
     tokenizer: dict = field(default_factory=dict)
+    pairs: str | None = None
     precision: str | None = None
     parameters: int | None = None
     max_tokens: int | None = None

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
@@ -113,7 +114,7 @@ def build_model(
                 logger.warning("data.%s: missing, but the model of model.from was trained with it", own)
         config = start_config(start, tokenizer, rates_of(recipe) | tokenizer_fields(recipe, tokenizer))
         model = with_vocabulary(start, tokenizer, scale_dual_stream(config, recipe.training.precision))
-    choose_weights(model, recipe.training)
+    choose_weights(model, recipe.training, start.added if start is not None else ())
     trained, total = model.num_parameters(only_trainable=True), model.num_parameters()
     if trained < total:
         logger.info("training %d of %d parameters, the others are frozen", trained, total)
@@ -136,17 +137,27 @@ def set_search(model: Any, decoding: DecodingSettings) -> None:
     generation.decoding_dtype = decoding.dtype
     generation.max_length_a, generation.max_length_b = decoding.max_length_a, decoding.max_length_b
     generation.max_length = generation.max_new_tokens = None  # of the model to start from
-    of_beams = decoding if generation.num_beams > 1 else GenerationConfig()
+    default = GenerationConfig()
+    for name in ("min_length", "min_new_tokens", "no_repeat_ngram_size", "repetition_penalty"):
+        if (own := getattr(generation, name)) != getattr(default, name):
+            logger.warning("model.from: its %s of %s is not kept: no field of decoding has it", name, own)
+            setattr(generation, name, getattr(default, name))
+    of_beams = decoding if generation.num_beams > 1 else default
     generation.length_penalty, generation.early_stopping = of_beams.length_penalty, of_beams.early_stopping
 
 
-def choose_weights(model: nn.Module, settings: TrainingSettings) -> None:
+def choose_weights(model: nn.Module, settings: TrainingSettings, added: Collection[str] = ()) -> None:
     """Add the adapters of `lora`, and exclude the parameters of `freeze` from training.
+
+    The parameters that a new `ln_mode` has added, which have no effect as yet, are trained beside adapters.
 
     Raises `InputError` for a pattern that no name matches, or if nothing is left to train.
     """
     if settings.lora is not None:
+        new = [parameter for name, parameter in model.named_parameters() if name in added]
         add_lora(model, settings.lora)
+        for parameter in new:
+            parameter.requires_grad = True
     named = dict(model.named_parameters(remove_duplicate=False))  # both names of a table that stacks share
     for pattern in settings.freeze:
         for name in matching(pattern, named, "training.freeze"):

@@ -207,12 +207,13 @@ def summary(metrics: dict[str, Any], folder: Path) -> str:
 
 
 def average_run(
-    run_folder: Path, output_dir: Path, count: int, *, of: str = "last", overwrite: bool = False
+    run_folder: str | Path, output_dir: str | Path, count: int, *, of: str = "last", overwrite: bool = False
 ) -> list[Path]:
     """Average the last or the best checkpoints of a run folder and save the model; returns the checkpoints.
 
     The model gets the lexical shortlist of the run, if there is one.
     """
+    run_folder, output_dir = Path(run_folder), Path(output_dir)
     recipe = load_recipe(run_folder / "recipe.yaml")
     settings = recipe.training
     settings.require(not settings.ema_decay, "ema_decay", "0: a run with it evaluates and keeps other weights")

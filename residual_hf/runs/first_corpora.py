@@ -10,7 +10,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder
 from residual_hf.base.names import check_model_files, model_folder
 from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec
-from residual_hf.data.language_names import code_given
+from residual_hf.data.language_names import code_given, is_known, spoken_in
 from residual_hf.data.pair_formats import LANGUAGE, languages_in, with_lower_language, without_regions
 from residual_hf.data.pair_reader import PairReader, check_files, check_paths
 from residual_hf.data.pair_rows import HEADERS, same_language
@@ -18,6 +18,8 @@ from residual_hf.data.text_files import uncompressed_name
 
 NO_LANGUAGES = {"txt", *(suffix.removeprefix(".") for suffix in PAIR_FILES), *set().union(*HEADERS)}
 """Ends of names that look like codes of languages."""
+WRITTEN = ("recipe.yaml", "train.*", "valid.*", "test.*")
+"""What a folder of a first recipe holds."""
 
 
 def first_corpora(
@@ -63,6 +65,9 @@ def first_corpora(
         raise InputError(f"--target-lang: {languages[1]!r} given, must differ from the source language")
     folder = folder or Path("-".join(languages))
     check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=[*given, start])
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if not any(path.match(pattern) for pattern in WRITTEN):
+            raise InputError(f"output_dir: {folder} holds {path.name}, which init did not write; move it or the recipe")
     if start is not None:
         check_model_files(model_folder(start), f"--from: {start}")
     specs = [replace(spec, source_lang=languages[0], target_lang=languages[1]) for spec in specs]
@@ -99,10 +104,10 @@ def languages_of(spec: CorpusSpec, source_lang: str | None, target_lang: str | N
 def language_of(path: Path, flag: str, given: str | None = None) -> str:
     """The language that is given, or the one in the name of a file, as in `corpus.de` or `corpus.en-de.de.gz`."""
     if given is not None:
-        if not LANGUAGE.fullmatch(code := code_given(given)):
-            raise InputError(f"{flag}: {given!r} given, must be a language code such as de or pt_BR")
+        if not LANGUAGE.fullmatch(code := code_given(given)) or spoken_in(code):
+            raise InputError(f"{flag}: {given!r} given, must be a language code such as {spoken_in(code) or 'pt_BR'}")
         return code
     suffix = uncompressed_name(path.name).rpartition(".")[2]
-    if not LANGUAGE.fullmatch(suffix) or suffix.lower() in NO_LANGUAGES:
+    if suffix.lower() in NO_LANGUAGES or not (LANGUAGE.fullmatch(suffix) and is_known(with_lower_language(suffix))):
         raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")
     return with_lower_language(suffix)

@@ -109,8 +109,8 @@ class Recipe(InputSettings):
             kinds = data.subword_regularization.tokenizer_kinds
             allowed = f"{' or '.join(kinds)} with this data.subword_regularization"
             self.require(tokenizer.kind in kinds, "tokenizer.kind", allowed)
-        if data.marks_text:
-            allowed = "another than 'pretokenized' with data.placeholders or data.glossary"
+        if data.rewrites_text:
+            allowed = "another than 'pretokenized' with data.placeholders, glossary, upper_case or title_case"
             self.require(tokenizer.kind != "pretokenized", "tokenizer.kind", allowed)
         self.require(self.starts_from or self.training.lora is None, "training.lora", "null without model.from")
         self._check_task()

@@ -12,6 +12,7 @@ from residual_hf.base.files import expanded, leaves, number_of, numbered_folders
 from residual_hf.base.processes import this_process
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.data_settings import MOVABLE, SPLITS
+from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.pipeline import Corpora
 from residual_hf.model.checksums import file_hash, find_damage
 from residual_hf.model.options import from_mapping
@@ -131,10 +132,21 @@ def warn_about_modes(recipe: Recipe, folder: Path) -> None:
         logger.warning("ln_mode %s: its file has changed since the run was started", name)
 
 
+def record_pairs(corpus: EncodedCorpus | None, folder: Path) -> None:
+    """Record the training pairs of a run. Raises `InputError` if it has begun with others, made by another version."""
+    before, now = RunRecord.read(folder).pairs, corpus.hash() if corpus is not None else None
+    if before not in (None, now):
+        advice = "continue with the version of residual_hf that started it, or start again"
+        raise InputError(f"--resume: {folder} was trained with other pairs, made from the same text; {advice}")
+    if this_process().is_main_process:
+        RunRecord.update(folder, pairs=now)
+
+
 def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:
     """Whether a run has its final model, scores and card, and was made with exactly this recipe and test text."""
     record = RunRecord.read(folder)
-    before, now = (_without_places(values, names=True) for values in (read_recipe(folder), recipe.as_dict()))
+    of_run = from_mapping(Recipe, read_recipe(folder), f"{folder / 'recipe.yaml'}: ").as_dict()  # also of older versions
+    before, now = (_without_places(values, names=True) for values in (of_run, recipe.as_dict()))
     if record.finished is None or record.out_of_time or before != now:
         return False
     tested, given = (

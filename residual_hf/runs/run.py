@@ -13,8 +13,8 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, write_atomically, writing
 from residual_hf.base.processes import this_process
 from residual_hf.base.yaml_files import dump_yaml
-from residual_hf.data.language_names import code_given
-from residual_hf.data.pair_reader import check_files
+from residual_hf.data.language_names import code_given, spoken_in
+from residual_hf.data.pair_reader import check_files, check_text
 from residual_hf.data.pipeline import Corpora, read_corpora
 from residual_hf.records.recording import begin_record, describe_data, modes_of_user
 from residual_hf.records.run_record import RunRecord
@@ -31,6 +31,7 @@ from .resuming import (
     check_checkpoints,
     check_same_run,
     has_finished,
+    record_pairs,
     warn_about_modes,
     warn_about_rounding,
     warn_about_scores,
@@ -73,6 +74,8 @@ def train(
         folder, processes = check_folder(recipe, overwrite=overwrite, resume=resume, inputs=inputs), this_process()
         logger.info("reading the corpora")
         texts = read_corpora(recipe.data)
+        if recipe.data.stream and not resume:
+            check_text(recipe.data.train)
         if resume:
             check_same_run(recipe, texts, folder)
             if has_finished(recipe, texts, folder):
@@ -90,10 +93,11 @@ def train(
 
 
 def check_languages(recipe: Recipe) -> None:
-    """Raise `InputError` for a language that is given by its name."""
+    """Raise `InputError` for a language that is given by its name, or by the code of a country."""
     for name in ("source_lang", "target_lang"):
         for language in dict.fromkeys(getattr(spec, name) for spec in recipe.data.corpora):
-            if len(language or "") > 3 and (code := code_given(language)) != language:
+            code = code_given(language) if len(language or "") > 3 else spoken_in(language or "")
+            if code and code != language:
                 field = name if recipe.chosen_task.translates else "language"
                 raise InputError(f"{field}: {language!r} given, must be a code, here {code!r}")
 
@@ -121,6 +125,7 @@ def train_on(
     if this_process().is_main_process:
         record_start(recipe, texts, folder)
     data = prepare_data(recipe, texts, folder, start)
+    record_pairs(data.encoded.get("train"), folder)
     texts.pop("train", None)  # which needs more memory than its tokens
     model = build_model(recipe, data.tokenizer, start)
     settings = resolve_batch_size(recipe, model, data.longest, folder)

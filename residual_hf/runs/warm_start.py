@@ -35,10 +35,11 @@ RATES = tuple(f.name for f in fields(ResidualConfig) if f.metadata.get("may_chan
 
 @dataclass(frozen=True)
 class Start:
-    """A trained model and its tokenizer."""
+    """A trained model, its tokenizer, and the parameters that a new `ln_mode` has added."""
 
     model: ResidualForConditionalGeneration
     tokenizer: PreTrainedTokenizerBase
+    added: frozenset[str] = frozenset()
 
 
 def load_start(source: str, fields: Mapping[str, Any], model_class: Any = ResidualForConditionalGeneration) -> Start:
@@ -67,7 +68,10 @@ def load_start(source: str, fields: Mapping[str, Any], model_class: Any = Residu
     target = checked_config(
         ResidualConfig, {**dict.fromkeys(MODES), "ln_mode": model.config.ln_mode, **kept, **changes}
     )
-    return Start(with_modes_of(target, changes, model), tokenizer)
+    changed = with_modes_of(target, changes, model)
+    added = {name for name, _ in changed.named_parameters()} - {name for name, _ in model.named_parameters()}
+    tables = {name for name in added if "embed_" in name or name.startswith("lm_head.")}  # separated by a change
+    return Start(changed, tokenizer, frozenset(added - tables))
 
 
 def converted(model: Any, tokenizer: Any, source: str) -> ResidualForConditionalGeneration:

@@ -1,10 +1,10 @@
 """Settings of a server."""
 
-from codecs import BOM_UTF8
 from dataclasses import dataclass
 from pathlib import Path
 
 from residual_hf.base.errors import InputSettings
+from residual_hf.data.text_files import iter_lines
 from residual_hf.model.options import option
 
 
@@ -42,7 +42,7 @@ class ServerSettings(InputSettings):
         """The API keys, empty if none is required. Raises `InputError` for a file that is missing or has none."""
         if self.api_keys is None:
             return []
-        content = self.api_keys.read_bytes() if self.api_keys.is_file() else b""
-        keys = [line.strip() for line in content.removeprefix(BOM_UTF8).splitlines() if line.strip()]
+        lines = iter_lines(self.api_keys) if self.api_keys.is_file() else ()
+        keys = [line.strip().encode() for line in lines if line.strip()]
         self.require(keys, "api_keys", "a file with one key per line")
         return keys

@@ -1,10 +1,12 @@
 """`Seq2SeqTrainer` with the batches, loss, optimizers and schedules of fairseq."""
 
+import json
 import logging
 import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch.utils.data import DataLoader
 from transformers.trainer_callback import TrainerControl, TrainerState
 from transformers.trainer_utils import TrainOutput
 
+from residual_hf.base.errors import InputError
 from residual_hf.base.tables import figure
 from residual_hf.checkpoint_checks import check_undamaged
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler, evaluation_batches
@@ -36,6 +39,15 @@ from .sharding import ShardedTrainer, gather_full_model, is_sharded
 from .training_settings import TrainingSettings
 
 logger = logging.getLogger(__name__)
+
+
+def refuse_other_model(checkpoint: Path, saved: Any, built: Any) -> None:
+    """Raise `InputError` for a model that computes another function than that of a checkpoint with the same weights."""
+    old, new = (json.loads(config.to_json_string(use_diff=False)) for config in (saved, built))
+    for each in fields(saved):
+        name, is_own = each.name, each.name in type(saved).__annotations__ and each.name != "use_cache"
+        if is_own and not each.metadata.get("may_change") and old[name] != new[name]:
+            raise InputError(f"{checkpoint}: its model has {name} {old[name]!r}, the one to train {new[name]!r}")
 
 
 class ResidualTrainer(ShardedTrainer):
@@ -123,8 +135,10 @@ class ResidualTrainer(ShardedTrainer):
             self.state.is_local_process_zero = self.is_local_process_zero()
             finished = is_finished(self.state, self.settings)
             check_undamaged(checkpoint) if finished else check_intact(checkpoint)
+            config = type(self.model.config).from_pretrained(checkpoint)
             if wants_profile(self.model):
-                set_profile(self.model, type(self.model.config).from_pretrained(checkpoint).admin_profile)
+                set_profile(self.model, config.admin_profile)
+            refuse_other_model(checkpoint, config, self.model.config)
             if finished:
                 best = Path(self.state.best_model_checkpoint or checkpoint)
                 best = self._or_last(checkpoint.with_name(best.name), checkpoint)  # it may have been moved or copied
@@ -301,7 +315,8 @@ def train_sampler(corpus: EncodedCorpus, settings: TrainingSettings, processes: 
         order=settings.batch_order,
         processes=processes,
     )
-    logger.info("epoch: %s", ", ".join(f"{k} {figure(v)}" for k, v in sampler.statistics().items()))
+    statistics = sampler.statistics(settings.pad_to_multiple_of)
+    logger.info("epoch: %s", ", ".join(f"{k} {figure(v)}" for k, v in statistics.items()))
     return sampler
 
 

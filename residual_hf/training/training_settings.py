@@ -62,8 +62,7 @@ class TrainingSettings(ScheduleSettings):
         "max_steps": "max_updates",
         "train_steps": "max_updates",
         "max_time": "max_minutes",
-        "batch_size": "max_tokens",
-        "per_device_train_batch_size": "max_tokens",
+        **dict.fromkeys(("batch_size", "per_device_train_batch_size"), "'max_tokens', which counts tokens"),
         "gradient_accumulation_steps": "update_freq",
         "batch_multiplier": "update_freq",
         "clip_grad_norm": "clip_norm",
@@ -251,7 +250,7 @@ class TrainingSettings(ScheduleSettings):
             known = [name for name in missing if name in trackers.INTEGRATION_TO_CALLBACK]
             advice = f" (pip install {' '.join(known)})" if known else ""
             here = ", ".join(installed) or "none"
-            self.require(not missing, "report_to", f"installed trackers, here: {here}{advice}")
+            self.require(not missing, "report_to", f"installed trackers, here: {here}{advice}; [] for none")
 
     def to_arguments(self, output_dir: str, **further: Any) -> Any:
         """The `Seq2SeqTrainingArguments` of this run."""

@@ -106,6 +106,13 @@ def test_compute_metrics_of_a_plain_trainer():
     figures = compute_metrics_for(tokenizer, metrics=("bleu", "chrf"))(EvalPrediction((ids, None), labels))
     expected = score(tokenizer.batch_decode(ids, skip_special_tokens=True), lines, metrics=("bleu", "chrf"))
     assert figures == {name: entry["value"] for name, entry in expected.items()}
+    parts = [(ids[:1], None), (ids[1:], None)]  # with `eval_do_concat_batches=False`
+    assert (
+        compute_metrics_for(tokenizer, metrics=("bleu", "chrf"))(EvalPrediction(parts, [labels[:1], labels[1:]]))
+        == figures
+    )
+    with pytest.raises(InputError, match="metrics: 'bleu' given, must be a list of names"):
+        compute_metrics_for(tokenizer, metrics="bleu")
 
 
 def test_compute_metrics_adds_metrics_that_are_not_sacrebleus():

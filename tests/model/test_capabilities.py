@@ -244,6 +244,24 @@ def test_lora_of_the_output_layer_needs_its_own_table_and_no_criterion():
     torch.testing.assert_close(logits_of(adapted.merge_and_unload()), new, rtol=1e-4, atol=1e-4)
 
 
+def test_a_merged_model_with_two_vocabularies_is_saved_with_its_tied_output(tmp_path):
+    model = randomise(make("resi_dual", share_encoder_decoder_embeddings=False))
+    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q_proj"])
+    merged = train_adapter(peft.get_peft_model(model, config)).merge_and_unload()
+    merged.save_pretrained(tmp_path)
+    assert torch.equal(logits_of(ResidualForConditionalGeneration.from_pretrained(tmp_path)), logits_of(merged))
+
+
+def test_adapters_of_the_projections_of_an_adaptive_softmax_are_refused():
+    model = causal(adaptive_cutoffs=[10])
+    config = {"task_type": "CAUSAL_LM", "r": 2, "target_modules": "all-linear"}
+    with pytest.raises(ValueError, match="adaptive_cutoffs: adapters .* exclude_modules='(.*)'") as error:
+        peft.get_peft_model(model, peft.LoraConfig(**config))(SOURCE, labels=SOURCE)
+    excluded = str(error.value).split("'")[1]
+    adapted = peft.get_peft_model(causal(adaptive_cutoffs=[10]), peft.LoraConfig(**config, exclude_modules=excluded))
+    adapted(SOURCE, labels=SOURCE).loss.backward()
+
+
 def test_lora_without_targets_adapts_queries_and_values():
     adapted = peft.get_peft_model(make("resi_dual"), peft.LoraConfig(task_type="SEQ_2_SEQ_LM"))
     changed = {name.split(".lora_")[0].rpartition(".")[2] for name, p in adapted.named_parameters() if p.requires_grad}

@@ -114,6 +114,7 @@ BAD = [
     ({"position_padding": -1}, "position_padding -1 is outside the vocabulary"),
     ({"layers": 2}, "layers: unknown field; did you mean 'encoder_layers'"),
     ({"is_decoder_only": True, "layers": 2}, "layers: unknown field; did you mean 'decoder_layers'"),
+    ({"encoder_embed_dim": 256}, "encoder_embed_dim: unknown field; did you mean 'd_model'"),
     ({"hidden_dropout_prob": 0.3}, "hidden_dropout_prob: unknown field; did you mean 'dropout'"),
     (
         {"is_decoder_only": True, "decoder_attention_heads": 4, "num_attention_heads": 2},

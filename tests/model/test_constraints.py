@@ -16,8 +16,9 @@ from residual_hf.generation import decode
 from residual_hf.generation import translator as translator_module
 from residual_hf.generation.decode import Candidate
 from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.scoring import score_translations
 from residual_hf.generation.translator import Translator, check_glossary_use
-from residual_hf.model.alignment import AlignedTokens, Alignment, word_spans
+from residual_hf.model.alignment import AlignedTokens, Alignment, align, word_spans
 from residual_hf.model.constraints import PhraseState, beams_for
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 
@@ -132,18 +133,52 @@ def test_a_term_behind_a_sentence_is_put_in_the_place_of_its_words(
     tokenizer, model, monkeypatch, forced, links, expected
 ):
     source, free = "zwei Katzen schlafen", "a cat in park"
+    search_finds(monkeypatch, tokenizer, source, free, forced, links)
+    terms = Glossary([("Katzen", "dog"), ("zwei", "a")])
+    assert Translator(model, tokenizer, glossary=terms).translate(source) == expected
+
+
+def search_finds(monkeypatch, tokenizer, source, free, forced, links, tag=(), score=None):
+    """Candidates of the two searches, and the target word that the second word of the source comes from."""
     weights = np.zeros((4, 3))
     if links is not None:
         weights[links, 1] = 1
     read, written = (word_spans(text, bare=True) for text in (source, free))
     alignment = Alignment(source, free, (AlignedTokens(read, written, weights, np.zeros(4)),))
-    found = iter(
-        [[[Candidate(row)]] for row in tokenizer(text_target=[free, forced], add_special_tokens=False)["input_ids"]]
-    )
+    rows = tokenizer(text_target=[free, forced], add_special_tokens=False)["input_ids"]
+    found = iter([[[Candidate([*tag, *row], score)]] for row in rows])
+    alignments = iter([[alignment]])
     monkeypatch.setattr(translator_module, "search", lambda *args, **options: next(found))
-    monkeypatch.setattr(translator_module, "align", lambda *args: [alignment])
-    terms = Glossary([("Katzen", "dog"), ("zwei", "a")])
-    assert Translator(model, tokenizer, glossary=terms).translate(source) == expected
+    monkeypatch.setattr(translator_module, "align", lambda *args: next(alignments, None) or align(*args))
+
+
+@pytest.mark.parametrize("tags", [(), ("<2de>",)])
+def test_the_score_is_of_the_translation_with_the_term_in_its_place(monkeypatch, tags):
+    tokenizer = tiny_tokenizer(*tags)
+    model = tiny_model(tokenizer, **({"language_tags": "target"} if tags else {}))
+    settings = DecodingSettings(length_penalty=0.7)
+    plain, terms = (Translator(model, tokenizer, settings, glossary=g) for g in (None, Glossary([("Katzen", "dog")])))
+    source, pair = "zwei Katzen schlafen", {"target_lang": "de"} if tags else {}
+    tag = tokenizer.convert_tokens_to_ids(list(tags))
+    search_finds(monkeypatch, tokenizer, source, "a cat in park", "a cat in park dog", 1, tag, -0.1)
+    ((best,),) = terms.hypotheses([source], **pair)
+    (own,) = score_translations(plain, [source], [best.text], **pair)
+    assert best.text == "a dog in park"
+    assert best.score == pytest.approx(own.log_prob / (own.tokens + len(tags)) ** 0.7, rel=1e-4)
+
+
+def test_what_is_truncated_demands_no_terms(tokenizer, model):
+    source = " ".join(SENTENCES * 4) + " zebra"
+    plain, terms = (Translator(model, tokenizer, glossary=g) for g in (None, Glossary([("zebra", "dog")])))
+    assert "dog" in terms.translate("zebra")
+    assert terms.translate(source, long="truncate") == plain.translate(source, long="truncate")
+
+
+def test_terms_are_read_in_lower_case_in_a_line_in_capitals(tokenizer, model, monkeypatch):
+    monkeypatch.setattr(model.config, "source_lang", "de")
+    monkeypatch.setattr(model.config, "target_lang", "en")
+    translator = Translator(model, tokenizer, glossary=Glossary([("hund", "dog")]))
+    assert translator.inputs.edited("DER HUND SCHLÄFT HEUTE.").text == "Der hund schläft heute."
 
 
 def test_a_search_that_finds_no_term_leaves_the_translation_as_it_was(tokenizer, model, monkeypatch):

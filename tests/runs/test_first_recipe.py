@@ -1,6 +1,7 @@
 """`residual-hf init`: splits and a recipe from two text files."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +55,10 @@ def test_two_files_become_a_recipe_that_trains(corpus, capsys, monkeypatch):
     Path("moved").rename("en-de")
     assert main(["init", "corpus.en", "corpus.de"]) == 2
     assert "en-de exists and is not empty; use --overwrite" in capsys.readouterr().err
+    shutil.rmtree("en-de/run")
+    Path("en-de/glossary.tsv").touch()
+    assert main(["init", "corpus.en", "corpus.de", "--overwrite"]) == 2
+    assert "en-de holds glossary.tsv, which init did not write" in capsys.readouterr().err
 
 
 def test_a_file_of_pairs_becomes_a_recipe(corpus, capsys):
@@ -65,6 +70,9 @@ def test_a_file_of_pairs_becomes_a_recipe(corpus, capsys):
     assert "--source-lang: missing, p.tsv does not end in a language code" in capsys.readouterr().err
     for path, name in zip(corpus, ("corpus.src", "corpus.tgt"), strict=True):
         Path(name).write_bytes(path.read_bytes())
+    Path("corpus.out").write_bytes(corpus[1].read_bytes())
+    assert main(["init", "corpus.en", "corpus.out", "--trial", "0"]) == 2
+    assert "--target-lang: missing, corpus.out does not end in a language code" in capsys.readouterr().err
     assert main(["init", "corpus.src", "corpus.tgt", "--trial", "0"]) == 2
     assert "--source-lang: missing, corpus.src does not end in a language code" in capsys.readouterr().err
     Path("p.jsonl").write_text(json.dumps(dict.fromkeys(("en", "de", "fr"), "x")))
@@ -100,6 +108,7 @@ def test_a_language_without_spaces_gets_a_unigram_vocabulary_for_its_alphabet(tm
         ({"source": Path("memory.csv")}, "source: corpus.de given among 2 files, must be a file of .tmx"),
         ({"more": [Path("more.de")]}, "source: corpus.en given among 3 files, must be a file of .tmx"),
         ({"target_lang": "../x"}, r"--target-lang: '\.\./x' given, must be a language code"),
+        ({"target_lang": "jp"}, "--target-lang: 'jp' given, must be a language code such as ja"),
     ],
 )
 def test_unusable_input_is_refused(corpus, arguments, message):

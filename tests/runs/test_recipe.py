@@ -166,6 +166,10 @@ def test_a_recipe_made_in_python_is_plain_values(tmp_path):
         (changed(model={"num_layers": 2}), r"model\.num_layers: unknown field; did you mean 'encoder_layers'"),
         (changed(model={"ln_mode": "resi_daul"}), "unknown ln_mode 'resi_daul'; did you mean 'resi_dual'"),
         (changed(model={"ln_mode": ["pre_ln"]}), r"model: Field 'ln_mode' with value \['pre_ln'\] doesn't"),
+        (
+            changed(tokenizer={"kind": "pretokenized", "path": "d"}, data=MINIMAL["data"] | {"upper_case": 0.1}),
+            "tokenizer.kind: 'pretokenized' given, must be another .*upper_case",
+        ),
         (changed(tokenizer={"kind": "unigramm"}), "'pretokenized'; did you mean 'unigram'"),
         (changed(data={"train": {"xlsx": "a"}, "valid": {}}), r"data.train.xlsx: unknown field; did you mean .file"),
         (changed(data={"source_lang": "en"}), "data.source_lang: unknown .*did you mean 'source_lang' beside 'data'"),

@@ -352,6 +352,10 @@ def test_a_finished_run_stays_as_it_is_unless_something_has_changed(run, caplog)
     assert "has finished, and the recipe is the same" in caplog.text
     elsewhere = make_recipe(shutil.copytree(folder.parent, folder.parents[1] / "elsewhere"), **SMALL)
     assert has_finished(changed(elsewhere, "decoding", num_beams=1), read_corpora(elsewhere.data), folder)
+    of_run = (folder / "recipe.yaml").read_text()
+    (folder / "recipe.yaml").write_text(of_run.replace("  max_minutes: null\n", ""))  # of a version without this field
+    assert (folder / "recipe.yaml").read_text() != of_run
+    assert has_finished(changed(elsewhere, "decoding", num_beams=1), read_corpora(elsewhere.data), folder)
     weights = folder / "model" / "model.safetensors"
     flip(weights)
     assert not has_finished(changed(recipe, "decoding", num_beams=1), read_corpora(recipe.data), folder)
@@ -360,6 +364,16 @@ def test_a_finished_run_stays_as_it_is_unless_something_has_changed(run, caplog)
     text.write_text(text.read_text().replace("Hund", "Wolf"))
     assert train(changed(recipe, "decoding", num_beams=1), resume=True)["test"] != metrics["test"]
     assert weights.read_bytes() == before["model/model.safetensors"]
+
+
+def test_training_pairs_that_another_version_makes_of_the_same_text_are_refused(run, monkeypatch):
+    recipe, folder = run
+    more = changed(recipe, "training", max_updates=6)
+    before = content(folder / "checkpoints")
+    monkeypatch.setattr("residual_hf.data.pipeline.mix", lambda corpus, *settings: corpus.select(range(9)))
+    with pytest.raises(InputError, match="--resume: .*run was trained with other pairs, made from the same text"):
+        train(more, resume=True)
+    assert content(folder / "checkpoints") == before
 
 
 def test_a_finished_run_without_its_checkpoints_is_not_trained_again(run):

@@ -1,6 +1,7 @@
 """Recipes whose training corpus is a stream."""
 
 import json
+from pathlib import Path
 
 import pytest
 from support.files import same_weights
@@ -64,6 +65,15 @@ def test_batches_do_not_depend_on_the_blocks_read_before(tmp_path):
     state = state["stateful_callbacks"]["StreamPosition"]["attributes"]["position"]
     assert state["batches"] == 8 and state["block"] >= 2
     assert state["corpora"][0]["offsets"][0] > 0
+
+
+def test_the_whole_text_is_checked_before_the_training(tmp_path):
+    recipe = streamed(tmp_path, max_updates=8)
+    source = Path(recipe.data.train[0].source)
+    source.write_text(source.read_text().rpartition("\n")[0].rpartition("\n")[0] + "\n")
+    with pytest.raises(InputError, match="lines"):
+        train(recipe)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_tokenizer_is_trained_on_the_first_pairs(tmp_path, monkeypatch):

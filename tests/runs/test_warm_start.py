@@ -21,6 +21,7 @@ from residual_hf.runs.building import build_model, check_training, load_start_of
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import train
 from residual_hf.runs.warm_start import Start, _pieces, load_start
+from residual_hf.training.training_settings import LoraSettings
 
 ADAPTIVE = {"is_decoder_only": True, "adaptive_cutoffs": [40], "d_model": 16, "decoder_layers": 1}
 
@@ -236,6 +237,28 @@ def test_freezing_and_adapters_are_checked_as_they_will_be(tmp_path):
         check_training(changed(recipe, "training", freeze=["*.q_proj.weight"]), start)
     with pytest.raises(InputError, match="matches all parameters"):
         check_training(changed(recipe, "training", freeze=["*"]), start)
+
+
+@pytest.mark.parametrize("before, mode", [("post_ln", "resi_dual"), ("pre_ln", "hyper_connections")])
+def test_adapters_leave_parameters_that_a_new_mode_adds_to_be_trained(tmp_path, base, before, mode):
+    pytest.importorskip("peft", reason="needs the extra 'lora'")
+    old = tiny_model(tiny_tokenizer(), ln_mode=before)
+    values = recipe_from(tmp_path, save_checkpoint(old, tiny_tokenizer(), tmp_path / "old"), {"ln_mode": mode})
+    recipe = changed(values, "training", lora=LoraSettings(r=2), freeze=["model.decoder.*"])
+    start = start_of(recipe)
+    parameters = dict(build_model(recipe, start.tokenizer, start).named_parameters())
+    added = parameters.keys() - dict(old.named_parameters()).keys()
+    trained = {name for name, parameter in parameters.items() if parameter.requires_grad}
+    own = {name for name in added if ".encoder." in name and "_proj." not in name and ".fc" not in name}
+    assert own and own < trained and not any(".decoder." in name for name in trained)
+
+
+def test_limits_of_the_search_of_another_task_are_not_kept(tmp_path, base, caplog):
+    start = start_of(recipe_from(tmp_path, base))
+    start.model.generation_config.update(min_length=30, no_repeat_ngram_size=3, num_beams=2)
+    model = build_model(recipe_from(tmp_path, base), start.tokenizer, start)
+    assert (model.generation_config.min_length, model.generation_config.no_repeat_ngram_size) == (None, None)
+    assert "model.from: its min_length of 30 is not kept" in caplog.text
 
 
 def test_tokenizer_of_a_recipe_without_a_section(tmp_path):

@@ -205,6 +205,7 @@ def test_bad_requests_are_answered_in_the_words_of_libretranslate(server, fields
         (FORM, "multipart/form-data; boundary=x; charset=undefined", 400),
         (b"q", "text/plain", 415),
         (b"", "", 400),
+        (b'{"q": "a", "source": "de", "target": "en"}', "", 400),
     ],
 )
 def test_malformed_bodies_are_errors_of_the_client(server, body, content_type, status):
@@ -469,6 +470,9 @@ def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, c
     (tmp_path / "keys").write_text("secret\n", encoding="utf-8-sig")
     settings = ServerSettings(api_keys=tmp_path / "keys")
     assert settings.read_keys() == [b"secret"]
+    (tmp_path / "keys").write_text("secret\n", encoding="utf-16")
+    with pytest.raises(InputError, match="the file looks like UTF-16"):
+        ServerSettings(api_keys=tmp_path / "keys")
     (tmp_path / "keys").write_text("\n")  # a worker that starts now would be open to all
     with pytest.raises(InputError, match="a file with one key per line"):
         create_app(Languages({"a": terms}, ["de"], "en"), settings)

@@ -1,6 +1,7 @@
 import copy
 import json
 import os
+import re
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from residual_hf import BranchWarmupCallback
+from residual_hf.base.errors import InputError
 from residual_hf.data.batching import TokenBudgetSampler
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.evaluation.scorer import Scorer
@@ -42,6 +44,16 @@ def test_workers_are_no_part_of_the_process_group(tmp_path):
     trainer.data_collator = lambda rows: torch.tensor([os.getpgrp()])
     groups = {int(group) for group in trainer.get_train_dataloader()}
     assert len(groups) == 1 and os.getpgrp() not in groups
+
+
+def test_the_log_has_the_padding_of_the_batches(tmp_path, caplog):
+    trainer = make_trainer(tmp_path, make_model(), pad_to_multiple_of=8)
+    with caplog.at_level("INFO", logger="residual_hf"):
+        masks = [batch["attention_mask"] for batch in trainer.get_train_dataloader()]
+    padding = 1 - sum(int(mask.sum()) for mask in masks) / sum(mask.numel() for mask in masks)
+    assert (
+        float(re.search(r"source_padding ([\d.]+)", caplog.text)[1]) == pytest.approx(padding, abs=0.005) and padding
+    )
 
 
 def test_evaluation_leaves_dropout_off_and_the_mode_as_it_was(tmp_path):
@@ -221,6 +233,9 @@ def test_branch_warmup_counts_updates_and_continues_after_a_resume(tmp_path):
     resumed.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-2"))
     assert "train_samples_per_second" not in resumed.state.log_history[-1], "of which batches have any number"
     torch.testing.assert_close(weights("resumed", 4), weights("straight", 4), rtol=0, atol=0)
+    other = make_trainer(tmp_path / "other", make_model(ln_mode="post_ln"))
+    with pytest.raises(InputError, match="checkpoint-2: its model has branch_warmup .*, the one to train None"):
+        other.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-2"))
 
 
 def test_branch_warmup_in_another_trainer(tmp_path):
