@@ -411,7 +411,8 @@ def test_all_verbs_with_models_or_recipes_import_modes_of_a_user(tmp_path, monke
 def test_distill_refuses_a_glossary_for_several_target_languages(tmp_path, capsys):
     values = {"data": {"train": (text := {"source": "a", "target": "b"}), "valid": text, "bidirectional": True}}
     values["data"]["language_tags"] = "source"
-    (tmp_path / "r.yaml").write_text(json.dumps(values | {"source_lang": "de", "target_lang": "en", "output_dir": "o"}))
+    values |= {"source_lang": "de", "target_lang": "en", "output_dir": "o"}
+    (tmp_path / "r.yaml").write_text(json.dumps(values))
     arguments = ["--recipe", str(tmp_path / "r.yaml"), "--output-dir", str(tmp_path / "out"), "--glossary", "g.tsv"]
     assert main(["distill", "teacher", *arguments]) == 2
     assert "--glossary: given for de and en, must be for one target language" in capsys.readouterr().err

@@ -139,7 +139,7 @@ class PairReader:
         for pair in self._rows_as_pairs():
             self._rows += 1
             if self._rows == 1 and self.spec.tsv is not None and names_columns(pair, self.spec):
-                raise InputError(f"{self.location(1)} names the columns; to read a table with such a row, give it as file")
+                raise InputError(f"{self.location(1)} names the columns; to read such a table, give it as file")
             blank = not (pair[0].strip() and pair[1].strip())
             if blank and not self.spec.is_text:
                 if not self.spec.skip_empty:
@@ -190,7 +190,7 @@ class PairReader:
 
 
 def check_text(corpora: Iterable[CorpusSpec]) -> None:
-    """Read corpora of files once, in order that `InputError` for one of their lines ends no training that has begun."""
+    """Read corpora of files once, so that `InputError` for one of their lines ends no training that has begun."""
     for spec in corpora:
         for _ in PairReader(spec).one_pass() if spec.files else ():
             pass

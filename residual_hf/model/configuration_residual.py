@@ -3,9 +3,9 @@
 
 import copy
 import difflib
-import re
 import math
 import os
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import fields

@@ -164,7 +164,7 @@ class TranslationInputs:
         edited = masked(text, taken=terms) if self.has_placeholders else without_emoji(text, terms)
         if not self.lowers(text):
             return edited
-        changed = [edit for edit in edited.edits if edit.new != text[edit.start : edit.end]]  # not terms kept as they are
+        changed = [edit for edit in edited.edits if edit.new != text[edit.start : edit.end]]  # not terms that are kept
         return rewritten_words(text, lambda word: _lower(word, self.pair[0]), changed)
 
     def restored(self, translation: str, source: str) -> EditedText:

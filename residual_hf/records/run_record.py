@@ -57,11 +57,11 @@ class RunRecord(InputSettings):
     and `precision` are those of all starts: "fp32, then bf16". `kernels` are the instruction sets of the native
     kernels and of PyTorch on a CPU. A commit ends in `+` if the source files had uncommitted changes; the precision is
     the one that was used: if the recipe has bf16, a CPU without products in bf16 trains in fp32. `tokenizer` maps the
-    files of the tokenizer to their hashes, `modes` the modes of the user to those of their files; `pairs` is the hash of
-    the tokens of the training pairs in memory. `max_tokens_found`
-    is the batch size that the search found, `max_tokens` the one that was used. `tokens_per_second` is the median over
-    all starts, and `seconds` their sum: of a killed one, until its last checkpoint; `emissions` cover the last. `card`
-    is the hash of the card that the run wrote.
+    files of the tokenizer to their hashes, `modes` the modes of the user to those of their files. `pairs` is the hash
+    of the training pairs, as tokens, unless they are streamed. `max_tokens_found` is the batch size that the search
+    found, `max_tokens` the one that was used. `tokens_per_second` is the median over all starts, and `seconds` their
+    sum: of a killed one, until its last checkpoint; `emissions` cover the last. `card` is the hash of the card that the
+    run wrote.
     """
 
     command: str | None = None

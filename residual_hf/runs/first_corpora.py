@@ -67,7 +67,7 @@ def first_corpora(
     check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=[*given, start])
     for path in folder.iterdir() if folder.is_dir() else ():
         if not any(path.match(pattern) for pattern in WRITTEN):
-            raise InputError(f"output_dir: {folder} holds {path.name}, which init did not write; move it or the recipe")
+            raise InputError(f"output_dir: {folder} holds {path.name}, which init did not write: move it elsewhere")
     if start is not None:
         check_model_files(model_folder(start), f"--from: {start}")
     specs = [replace(spec, source_lang=languages[0], target_lang=languages[1]) for spec in specs]

@@ -145,7 +145,7 @@ def record_pairs(corpus: EncodedCorpus | None, folder: Path) -> None:
 def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:
     """Whether a run has its final model, scores and card, and was made with exactly this recipe and test text."""
     record = RunRecord.read(folder)
-    of_run = from_mapping(Recipe, read_recipe(folder), f"{folder / 'recipe.yaml'}: ").as_dict()  # also of older versions
+    of_run = from_mapping(Recipe, read_recipe(folder), f"{folder / 'recipe.yaml'}: ").as_dict()  # of older versions
     before, now = (_without_places(values, names=True) for values in (of_run, recipe.as_dict()))
     if record.finished is None or record.out_of_time or before != now:
         return False

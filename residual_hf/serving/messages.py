@@ -144,7 +144,7 @@ async def read(request: Request, model: type[Body]) -> Body:
             found = model.model_validate_json(body, strict=True)
             return found.model_copy(update={"api_key": query.get("api_key", "")}) if not found.api_key else found
         if content_type != "multipart/form-data" and body.lstrip().startswith(b"{"):
-            raise HTTPException(400, f"Content-Type: {content_type or 'none'} given, must be application/json for JSON")
+            raise HTTPException(400, f"Content-Type: {content_type or 'none'} given, application/json is that of JSON")
         (body if content_type == "multipart/form-data" else unquote_to_bytes(body)).decode()
         async with request.form(max_part_size=len(body)) as form:  # which `Guard` has limited
             if repeated := next((name for name in form if len(form.getlist(name)) > 1), ""):

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 def refuse_other_model(checkpoint: Path, saved: Any, built: Any) -> None:
-    """Raise `InputError` for a model that computes another function than that of a checkpoint with the same weights."""
+    """Raise `InputError` for a model that would compute another function with the weights of a checkpoint."""
     old, new = (json.loads(config.to_json_string(use_diff=False)) for config in (saved, built))
     for each in fields(saved):
         name, is_own = each.name, each.name in type(saved).__annotations__ and each.name != "use_cache"

@@ -141,7 +141,7 @@ def test_every_missing_file_is_named_before_reading(tmp_path):
         ("a\tx\tmore\n", {}, r"line 1 has 3 .* set source_column and target_column"),
         ("a\tx\tmore\nb\ty\n", {"source_column": 1, "target_column": 3}, r"line 2 has 2 .* columns 1 and 3"),
         ("a\tx\n\tx\n", {}, r"line 2 has an empty source"),
-        ("Source\tTarget\na\tx\n", {}, r"line 1 names the columns; to read a table with such a row, give it as file"),
+        ("Source\tTarget\na\tx\n", {}, r"line 1 names the columns; to read such a table, give it as file"),
         ("de\ten\na\tx\n", {"source_lang": "en", "target_lang": "de"}, r"line 1 names the columns"),
     ],
 )
