@@ -18,6 +18,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.modified import newer_group
 
 FOLDER = Path("residual_hf/native")
+SOURCES = sorted(FOLDER.glob("*.[ch]"))
 AVX512 = "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
 NO_SPILLS = "-fno-schedule-insns"  # GCC would load more at once than there are registers; Clang ignores it
 INSTRUCTION_SETS = {
@@ -86,7 +87,7 @@ def library(name: str, sources: list[Path], flags: str = "", **macros: str) -> E
     return Extension(
         f"residual_hf.native.{name}",
         sources=sorted(map(str, sources)),
-        depends=["setup.py", *map(str, FOLDER.glob("*.h"))],
+        depends=["setup.py", *map(str, SOURCES)],
         define_macros=list(macros.items()),
         extra_compile_args=[*FLAGS, *flags.split()],
         py_limited_api=True,  # any version of Python
@@ -95,17 +96,20 @@ def library(name: str, sources: list[Path], flags: str = "", **macros: str) -> E
 
 
 def libraries() -> list[Extension]:
-    interface = f"{zlib.crc32((FOLDER / 'native.h').read_bytes())}u"
+    macros = {
+        "INTERFACE": f"{zlib.crc32((FOLDER / 'native.h').read_bytes())}u",
+        "SOURCES": str(zlib.crc32(b"".join(source.read_bytes() for source in SOURCES))),
+    }
     sources = [*FOLDER.glob("*.c")]  # with CPU: a library asks the system for the tiles of AMX
     sets = INSTRUCTION_SETS.get(architecture() or "", {})
     kernels = [
-        library(f"_kernels_{name}", sources, flags, INTERFACE=interface, INSTRUCTION_SET=name.upper())
+        library(f"_kernels_{name}", sources, flags, **macros, INSTRUCTION_SET=name.upper())
         for name, flags in sets.items()
     ]
     own = [library("_cpu", [CPU]), *kernels] if kernels else []
     if zig():  # the same on every platform
         of_web = [FOLDER / f"{name}.c" for name in WEB_SOURCES]
-        own.append(library(WEB, of_web, WEB_FLAGS, INTERFACE=interface, INSTRUCTION_SET="NONE"))
+        own.append(library(WEB, of_web, WEB_FLAGS, **macros, INSTRUCTION_SET="NONE"))
     return own
 
 

@@ -46,6 +46,28 @@ def test_the_image_of_the_server_has_all_packages():
     assert all(f"COPY {path.parent.name} /source/" in copied for path in ROOT.glob("residual_hf*/__init__.py"))
 
 
+def test_load_counts_translations_only(monkeypatch):
+    load = as_module("serve/load.py", monkeypatch)
+    answers = [(200, '{"translatedText": "b"}'), (429, '{"error": "busy"}'), (200, "no JSON"), (None, "")]
+    client = load.Client(0, {"source": "de", "target": "en"}, ["a"], math.inf, seed=0)
+    client.connection = MagicMock()
+
+    def answer():
+        status, text = answers.pop(0)
+        client.end = math.inf if answers else 0
+        if status is None:
+            raise ConnectionResetError
+        return SimpleNamespace(status=status, read=text.encode)
+
+    client.connection.getresponse = answer
+    client.run()
+    assert len(client.seconds) == 1 and len(client.errors) == 3
+    found = load.summary([client], 2.0, 1.0)
+    assert "1 translations, 3 errors" in found and "served 0.5 sentences/s" in found and "latency" not in found
+    client.seconds *= 3
+    assert "served 1.5 sentences/s" in load.summary([client], 2.0, 1.0) and "latency" in load.summary([client], 2.0, 1)
+
+
 @pytest.mark.slow
 def test_custom_mode_trains_and_comes_back_through_remote_code(tmp_path, monkeypatch):
     run_programs_forked(monkeypatch)
@@ -177,6 +199,10 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     for metric in ("nll", "bleu", "chrf"):
         of_folders = run("comparison/differences.py", *compared[0], *compared[1], "--metric", metric)
         assert run("comparison/differences.py", *records, "--metric", metric) == of_folders
+        assert f"| mode | {metric}, validation |" in of_folders
+    for record in records:  # as of earlier versions
+        record.write_text(json.dumps({k: v for k, v in json.loads(record.read_text()).items() if k != "split"}))
+    assert "| mode | bleu, test |" in run("comparison/differences.py", *records)
     wrong = run_here(
         ROOT / "examples" / "comparison" / "differences.py", *compared[0], *compared[1], "--metric", "rouge"
     )
@@ -262,6 +288,8 @@ def test_difference_of_modes_covers_seeds_and_sentences(monkeypatch):
     lines = ["a b", "c d", "e f"]
     _, *without = differences.scores(finished, "chrf", ["a b", "c x", "e f"], lines)
     assert len(without) == 3 and without[1] == 100, "one line is left out at a time"
+    with pytest.raises(InputError, match="--metric: 'ter' given, has no meaning for references without spaces"):
+        differences.scores(finished, "ter", ["ฉันไป"], ["ฉันไปแล้ว"])
 
     both = [differences.Mode("", row, mode.without_part) for row, mode in zip(scores, alike, strict=True)]
     assert differences.Difference.of(*both).error == pytest.approx(

@@ -41,6 +41,7 @@ from residual_hf.records.run_folder import Run
 from residual_hf.training.training_settings import METRICS as OF_TRAINING
 
 PARTS = 20  # of the test set at most, one of which is left out at a time
+SPLITS = {"test": "test", "valid": "validation"}
 RECORDED = ("bleu", "chrf")  # with --record, besides nll
 OF_RUN = ("commit", "device", "kernels", "precision", "seed", "updates", "parameters", "finished", "tokenizer")
 GREATER_IS_BETTER = {**OF_TRAINING, "ter": False}
@@ -131,7 +132,10 @@ def scores(run: Run, metric: str, hypotheses: Sequence[str], references: Sequenc
     def score(*texts: list[str]) -> float:
         if metric in METRICS:
             tokenizer = tokenizer_of(run.metrics[run.split]["bleu"]["signature"])
-            return corpus_scores(*texts, [metric], tokenizer)[metric]["value"]
+            figures = corpus_scores(*texts, [metric], tokenizer)
+            if metric not in figures:
+                raise InputError(f"--metric: {metric!r} given, has no meaning for references without spaces")
+            return figures[metric]["value"]
         found = load_metric("rouge" if metric in ROUGE else metric).compute(*texts, [])
         if metric not in found and len(found) > 1:
             raise InputError(f"--metric: {metric!r} given, must be one of {', '.join(found)}")
@@ -171,11 +175,17 @@ def recorded(run: Run) -> dict:
     return {
         **{name: getattr(run.record, name) for name in OF_RUN},
         "command": command,
+        "split": run.split,
         "references": references_of(run),
         "scores": {metric: values_of(run, metric) for metric in ("nll", *RECORDED)},
         "sentences": {"chrf": [round(score, 2) for score in sentences]},
         "curve": [[entry["step"], entry["eval_nll"]] for entry in run.curve if "eval_nll" in entry],
     }
+
+
+def split_of(run: Run | dict) -> str:
+    """The split of the scores of a run; a record that does not name it is of the test set."""
+    return run.get("split", "test") if isinstance(run, dict) else run.split
 
 
 def modes_of(groups: Mapping[str, Sequence[Run | dict]], metric: str) -> list[Mode]:
@@ -233,7 +243,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected.tolist()
 
 
-def tables(modes: Sequence[Mode], metric: str) -> str:
+def tables(modes: Sequence[Mode], metric: str, split: str) -> str:
     digits = 4 if metric == "nll" else 2
     modes = sorted(modes, key=lambda mode: mode.scores.mean(), reverse=GREATER_IS_BETTER.get(metric, True))
     means = [
@@ -257,7 +267,6 @@ def tables(modes: Sequence[Mode], metric: str) -> str:
         ]
         for d, p in zip(found, corrected, strict=True)
     ]
-    split = "validation" if metric == "nll" else "test"
     smallest = sorted(d.smallest(len(found)) for d in found)
     power = (
         f"Smallest difference that is found with a probability of {POWER:.0%} at p < {LEVEL}, corrected: "
@@ -267,7 +276,7 @@ def tables(modes: Sequence[Mode], metric: str) -> str:
         power = "Below 1 BLEU no score says anything."
     return "\n\n".join(
         [
-            as_markdown([["mode", f"{metric}, {split}", "range", "seeds"], *means]),
+            as_markdown([["mode", f"{metric}, {SPLITS[split]}", "range", "seeds"], *means]),
             as_markdown([["difference", "mean", "95 % interval", "p", "p, corrected"], *rows]),
             power,
         ]
@@ -282,7 +291,10 @@ def main() -> None:
             for folder, name in zip(options.folders, names_of(options.folders), strict=True):
                 write_json_lines(options.record / f"{name}.json", [recorded(Run.read(folder, finished=True))])
             return
-        print(tables(modes_of(read(options.folders), options.metric), options.metric))
+        groups = read(options.folders)
+        modes = modes_of(groups, options.metric)
+        split = "valid" if options.metric == "nll" else min(split_of(run) for runs in groups.values() for run in runs)
+        print(tables(modes, options.metric, split))
     except InputError as error:
         parser.error(str(error))
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -23,7 +24,7 @@ BATCH_TOKENS = 4000  # the default of `residual-hf serve`
 
 
 class Client(threading.Thread):
-    """Sends one sentence after the other over one connection."""
+    """Sends one sentence after the other over one connection; `seconds` are those of the translations it gets."""
 
     def __init__(self, port: int, languages: dict[str, str], sentences: list[str], end: float, seed: int):
         super().__init__()
@@ -40,12 +41,13 @@ class Client(threading.Thread):
                 self.connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
                 answer = self.connection.getresponse()
                 text = answer.read().decode()
-                if answer.status != 200 or "translatedText" not in json.loads(text):
+                if answer.status == 200 and "translatedText" in json.loads(text):
+                    self.seconds.append(time.monotonic() - start)
+                else:
                     self.errors.append(f"{answer.status} {text}")
             except (OSError, http.client.HTTPException, ValueError) as error:
                 self.errors.append(repr(error))
                 self.connection.close()
-            self.seconds.append(time.monotonic() - start)
 
 
 def offline_rate(model: str, sentences: list[str]) -> float:
@@ -55,6 +57,21 @@ def offline_rate(model: str, sentences: list[str]) -> float:
     start = time.monotonic()
     translator.translate(sentences)
     return len(sentences) / (time.monotonic() - start)
+
+
+def summary(clients: Sequence[Client], seconds: float, offline: float) -> str:
+    """What the clients got in some seconds, beside the sentences per second of offline translation."""
+    latencies = [second for client in clients for second in client.seconds]
+    errors = [error for client in clients for error in client.errors]
+    rate = len(latencies) / seconds
+    lines = [
+        f"{len(latencies)} translations, {len(errors)} errors {errors[:3] or ''}",
+        f"served {rate:.1f} sentences/s, offline {offline:.1f}: {rate / offline:.2f}",
+    ]
+    if len(latencies) > 1:
+        quantiles = statistics.quantiles(latencies, n=100)
+        lines.append(f"latency: median {quantiles[49]:.3f} s, 99th percentile {quantiles[98]:.3f} s")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -89,13 +106,7 @@ def main() -> None:
     server.terminate()
     server.wait(60)
 
-    latencies = [second for client in clients for second in client.seconds]
-    errors = [error for client in clients for error in client.errors]
-    quantiles = statistics.quantiles(latencies, n=100)
-    print(f"{len(latencies)} requests, {len(errors)} errors {errors[:3] or ''}")
-    rate = len(latencies) / seconds
-    print(f"served {rate:.1f} sentences/s, offline {offline:.1f}: {rate / offline:.2f}")
-    print(f"latency: median {quantiles[49]:.3f} s, 99th percentile {quantiles[98]:.3f} s")
+    print(summary(clients, seconds, offline))
     print(f"resident memory: {early / 2**20:.0f} MiB after a third, {late / 2**20:.0f} MiB at the end")
 
 

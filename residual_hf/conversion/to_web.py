@@ -6,6 +6,7 @@ import shutil
 from base64 import b64decode
 from collections import defaultdict
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 from unicodedata import normalize
 
@@ -26,13 +27,15 @@ from residual_hf.model.embeddings import first_position, positions_padding
 from residual_hf.model.length_limits import end_tokens
 from residual_hf.model.translation_inputs import TranslationInputs
 from residual_hf.native.image import KERNELS, PANEL_WIDTH, Image, layout
-from residual_hf.native.structures import interface_version
+from residual_hf.native.structures import interface_version, is_current
 from residual_hf.native.support import unsupported_stack
 from residual_hf.native.weights import Packer, last_position
 
 from .exported_model import Model, Sentences, translate
 
 PAGE = Path(__file__).with_name("web")
+FORMAT = 1
+"""Of `model.json`, the same in `translator.js`: a new one for what older JavaScript would read wrongly."""
 WEIGHTS = "model.bin"
 SHORTLIST = "shortlist.bin"
 STRUCTURES = ("Source", "Memory", "Search", "Rule", "Linear")
@@ -90,6 +93,11 @@ class WebTarget:
                 "`pip install ziglang setuptools` and `pip install --no-build-isolation .` (in a clone: "
                 "`python setup.py build_ext --inplace`)"
             )
+        if not is_current(KERNELS):
+            raise InputError(
+                f"--to web: {KERNELS.name} was built from other sources than those beside it: run "
+                "`pip install ziglang setuptools` and `python setup.py build_ext --inplace --force`"
+            )
 
     def write(self, model: Model, tokenizer: Any, folder: Path) -> None:
         """Write the page, the library, the weights and `model.json`; `tokenizer.json` comes with all exports."""
@@ -100,7 +108,8 @@ class WebTarget:
         for source in PAGE.iterdir():
             write_atomically(folder / source.name, source.read_bytes())
         shutil.copyfile(KERNELS, folder / KERNELS.name)
-        description = {"residual_hf": __version__, "interface": interface_version()}
+        description: dict[str, Any] = {"residual_hf": __version__, "format": FORMAT}
+        description |= {"export": token_hex(4), "interface": interface_version()}
         description |= packed(model, folder / WEIGHTS) | search_of(model) | texts_of(model, tokenizer)
         write_atomically(folder / "model.json", json.dumps(description, ensure_ascii=False) + "\n")
         for name in ("README.md", "index.html"):

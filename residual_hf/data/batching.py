@@ -119,8 +119,11 @@ class TokenBudgetSampler:
         for _ in range(-len(self._batches) % self.processes):
             yield [None]
 
-    def statistics(self) -> dict[str, float]:
+    def statistics(self, pad_to_multiple_of: int | None = None) -> dict[str, float]:
         """The sizes of the batches of an epoch.
+
+        Args:
+            pad_to_multiple_of: of the `Seq2SeqCollator`.
 
         Returns:
             `batches`, their number; `sentences_per_batch` and `target_tokens_per_batch`, means without padding;
@@ -130,7 +133,9 @@ class TokenBudgetSampler:
         statistics = {"batches": count, "sentences_per_batch": len(self._lengths["source"]) / count}
         statistics["target_tokens_per_batch"] = int(self._lengths["target"].sum()) / count
         for side, lengths in self._lengths.items():
-            cells = sum(len(batch) * int(lengths[batch].max()) for batch in self._batches)
+            widths = (int(lengths[batch].max()) for batch in self._batches)
+            padded = (width + -width % (pad_to_multiple_of or 1) for width in widths)
+            cells = sum(len(batch) * width for batch, width in zip(self._batches, padded, strict=True))
             statistics[f"{side}_padding"] = 1 - int(lengths.sum()) / cells
         return statistics
 

@@ -55,7 +55,7 @@ TRANSLATION = TaskFacts(
     words={
         **{"does": "Translates", "purpose": "translating single sentences", "call": "translate"},
         **{"examples": "sentence pairs", "samples": "sentences", "inputs": "text", "output": "translation"},
-        **{"outputs": "translations", "example": "A sentence", "best": "%.1f BLEU", "citation": "post2018call"},
+        **{"outputs": "translations", "example": "A sentence", "best": "{value:.1f} BLEU", "citation": "post2018call"},
         "caution": f"{CAUTION} translations checked by a person who knows both languages",
     },
     has_source_text=True,
@@ -96,8 +96,8 @@ SPEECH_RECOGNITION = TaskFacts(
     words={
         **{"does": "Transcribes speech in", "purpose": "transcribing speech", "call": "transcribe"},
         **{"examples": "recordings", "samples": "recordings", "output": "transcript"},
-        **{"inputs": "speech, speakers and recordings", "outputs": "transcripts", "best": "a WER of %.1f %%"},
-        **{"caution": f"{CAUTION} transcripts checked against the recording", "citation": "wang2020fairseq"},
+        **{"inputs": "speech, speakers and recordings", "outputs": "transcripts", "citation": "wang2020fairseq"},
+        **{"caution": f"{CAUTION} transcripts checked against the recording", "best": "a {label} of {value:.1f} %"},
     },
     config={"conv_channels": 1024},  # as in fairseq
     columns={"source_column": "audio", "target_column": "text"},

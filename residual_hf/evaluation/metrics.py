@@ -1,17 +1,22 @@
 """sacreBLEU's metrics with their signatures, significance by paired bootstrap, and Moses detokenization."""
 
+import logging
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from residual_hf.base.errors import InputError, InputSettings, input_errors, requires
 from residual_hf.data.language_names import detected_as
+from residual_hf.data.scripts import LETTER, WITHOUT_SPACES, share_of_script
 from residual_hf.model.options import option, suggestion
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
+
+logger = logging.getLogger(__name__)
 
 Lines = Sequence[str]
 METRICS = ("bleu", "chrf", "chrf++", "ter", "bleu_lowercase")
@@ -22,6 +27,8 @@ TOKENIZERS = {
     "char": ("th", "lo", "km", "my", "bo", "dz"),
 }
 """sacreBLEU's tokenizers for BLEU, and the languages that they are the default of; 13a is that of all others."""
+IN_CHARACTERS = "Han+Hiragana+Katakana"
+"""Scripts that sacreBLEU's TER splits; it takes a sentence of other scripts without spaces for one word."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,11 @@ def default_tokenizer(language: str | None) -> str:
     """sacreBLEU's tokenizer for a language code such as `zh`, `zh-TW` or `zho_Hant`."""
     code = detected_as(language or "", ())
     return next((name for name, languages in TOKENIZERS.items() if code in languages), "13a")
+
+
+def has_spaces(language: str | None) -> bool:
+    """Whether a language has spaces between words, as far as is known."""
+    return default_tokenizer(language) in ("13a", "ko-mecab")
 
 
 def tokenizer_of(signature: str) -> str:
@@ -138,7 +150,7 @@ def corpus_scores(
     """The values of sacreBLEU's metrics and their signatures, as `TranslationMetric` returns them."""
     check_lines("predictions", predictions, references)
     if baseline is None:
-        found = sacrebleu_metrics(metrics, lowercase, tokenize)
+        found = sacrebleu_metrics(metrics, lowercase, tokenize, references)
         values = {name: metric.corpus_score(predictions, [references]).score for name, metric in found.items()}
         return {name: {"value": values[name], "signature": str(found[name].get_signature())} for name in found}
     pairs = paired_bootstrap(baseline, predictions, references, metrics, lowercase, tokenize, samples)
@@ -186,7 +198,7 @@ def paired_bootstrap(
         raise InputError(f"samples: {samples} given, must be at least 1")
     lowest = 2.0 ** (1 - sum(map(str.__ne__, system_a, system_b)))
     comparisons = {}
-    for name, metric in sacrebleu_metrics(metrics, lowercase, tokenize).items():
+    for name, metric in sacrebleu_metrics(metrics, lowercase, tokenize, references).items():
         systems = [("a", system_a), ("b", system_b)]
         signatures, columns = PairedTest(systems, {name: metric}, [references], test_type="bs", n_samples=samples)()
         ((title, signature),) = signatures.items()
@@ -209,10 +221,13 @@ def check_lines(field: str, hypotheses: Sequence[str], references: Sequence[str]
             raise InputError(f"{name}: {given} given, must be a sequence of lines, at least one and as many")
 
 
-def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> "dict[str, Metric]":
+def sacrebleu_metrics(
+    names: Sequence[str], lowercase: bool, tokenize: str, references: Lines = ()
+) -> "dict[str, Metric]":
     """sacreBLEU's objects by the names of `METRICS`.
 
-    TER, too, is cased unless `lowercase`, and counts characters instead of words of Chinese and Japanese.
+    TER, too, is cased unless `lowercase`, and counts characters instead of words of Chinese and Japanese. For
+    references in other scripts without spaces it is left out, with a warning.
     """
     from sacrebleu.metrics import BLEU, CHRF, TER
 
@@ -223,7 +238,10 @@ def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> "
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"tokenize: {tokenize!r} given, must be one of {sorted(BLEU.TOKENIZERS)}")
 
-    in_characters = tokenize in ("zh", "ja-mecab")
+    in_characters = "ter" in names and is_written_in(IN_CHARACTERS, references)
+    if "ter" in names and not in_characters and is_written_in(WITHOUT_SPACES, references):
+        warn_once("TER is left out: it compares words, but the references have no spaces between words")
+        names = [name for name in names if name != "ter"]
 
     extra = {"ja-mecab": "ja", "ko-mecab": "ko"}.get(tokenize)
     advice = f"; pip install 'residual_hf[{extra}]', or choose char" if extra else ""
@@ -241,6 +259,17 @@ def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> "
         "ter": lambda: TER(case_sensitive=not lowercase, normalized=in_characters, asian_support=in_characters),
     }
     return {name: makers[name]() for name in names}
+
+
+@cache
+def warn_once(message: str) -> None:
+    logger.warning(message)
+
+
+def is_written_in(script: str, lines: Lines) -> bool:
+    """Whether most letters of lines belong to a script, or to several joined by `+`; False without letters."""
+    text = "".join(lines)
+    return LETTER.search(text) is not None and share_of_script(text, script) > 0.5
 
 
 def detokenize(lines: Sequence[str], language: str | None) -> list[str]:

@@ -9,11 +9,20 @@ from unicodedata import is_normalized
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus, numbered
-from residual_hf.data.scripts import LETTER, WITHOUT_SPACES, share_of_script
+from residual_hf.data.scripts import WITHOUT_SPACES
 from residual_hf.data.task import TRANSLATION, Task
 from residual_hf.data.tokenizer import join_subwords
 
-from .metrics import METRICS, EvaluationSettings, corpus_scores, detokenize, tokenized_bleu
+from .metrics import (
+    METRICS,
+    EvaluationSettings,
+    corpus_scores,
+    detokenize,
+    has_spaces,
+    is_written_in,
+    tokenized_bleu,
+    warn_once,
+)
 from .sentence_metrics import ERROR_RATES, ErrorRate, SentenceMetric
 from .translation_metric import add_results, load_metric
 
@@ -117,7 +126,12 @@ class TranscriptScorer(Scorer):
     """Scores transcripts by `ERROR_RATES`, and by further metrics."""
 
     def _check(self) -> None:
-        """No sacreBLEU."""
+        """No sacreBLEU. Warn if there are no words to count."""
+        if not has_spaces(self.corpus.target_lang):
+            warn_once(
+                f"WER has no meaning for a language without spaces between words ({self.corpus.target_lang}): "
+                "see CER; with training.metric: cer it chooses the checkpoint"
+            )
 
     def _compute(self, hypotheses: Sequence[str], *_: Any) -> dict[str, dict[str, Any]]:
         return {
@@ -159,13 +173,12 @@ def warn_about_references(scorer: Scorer) -> None:
             f"{name}: the references are segmented (@@), but translations have complete words: join the subwords, for "
             "example by sed -r 's/@@( |$)//g'"
         )
-    references = "".join(sample)
-    if not is_normalized("NFC", references):
+    if not is_normalized("NFC", "".join(sample)):
         logger.warning(
             f"{name}: the references have letters with accents or dots in a form other than NFC, which most "
             "tokenizers write: metrics may count their words as wrong; normalize them, for example by uconv -x nfc"
         )
-    unspaced = LETTER.search(references) and share_of_script(references, WITHOUT_SPACES) > 0.5
+    unspaced = is_written_in(WITHOUT_SPACES, sample)
     if unspaced and scorer.tokenizer in ("13a", "intl") and not scorer.pretokenized:
         logger.warning(
             f"{name}: BLEU with the tokenizer {scorer.tokenizer} has no meaning for references without spaces: set "

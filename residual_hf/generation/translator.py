@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
@@ -9,6 +10,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from accelerate import PartialState
+from accelerate.utils import gather_object
 from tqdm import tqdm
 
 from residual_hf.base.errors import InputError, input_errors
@@ -22,6 +25,7 @@ from residual_hf.model.alignment import AlignedTokens, Alignment, align, of_orig
 from residual_hf.model.constraints import LettersAdded, beams_for, length_of
 from residual_hf.model.decoding import NO_PHRASES, FastGenerationMixin
 from residual_hf.model.evaluation_mode import evaluation_mode
+from residual_hf.model.length_limits import end_tokens
 from residual_hf.model.options import refusal
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs, languages_of
@@ -233,11 +237,22 @@ class Translator:
         alignments: Sequence[Alignment | None] = [None] * len(flat)
         if request.alignments:
             edited = [self.inputs.edited(sentences[row]) for row, _ in flat]
-            read = [edit.text for edit in edited], written, [sources[row] for row, _ in flat]
-            alignments = list(map(of_originals, align(self.model, self.tokenizer, *read, ids), edited, restored))
+            columns = [edit.text for edit in edited], written, [sources[row] for row, _ in flat], ids
+            alignments = list(map(of_originals, self._aligned(columns, request.shared), edited, restored))
         scores = [candidate.score for _, candidate in flat]
         hypotheses = map(Hypothesis, (edit.text for edit in restored), scores, alignments)
         return [[next(hypotheses) for _ in best] for best in found]
+
+    def _aligned(self, columns: Sequence[Sequence[Any]], shared: bool) -> list[Alignment]:
+        """`align` of texts and ids in columns; processes that share the work align some of the rows each."""
+        index, count = (PartialState().process_index, PartialState().num_processes) if shared else (0, 1)
+        own = align(self.model, self.tokenizer, *(column[index::count] for column in columns))
+        if not shared:
+            return own
+        found: list[Any] = [None] * len(columns[0])
+        for first, part in enumerate(gather_object([own])):
+            found[first::count] = part
+        return found
 
     def _search(
         self, sources: Sequence[Sequence[int]], sentences: Sequence[str], request: SearchRequest
@@ -272,10 +287,14 @@ class Translator:
                 written, before = to_text(self.tokenizer, [best[0].ids, found[row][0].ids])
                 lacks, lacked = lacking(*demands[row], written), lacking(*demands[row], before)
                 if lacks == 0 or lacks < lacked:  # else the search has found none of them
-                    found[row] = [self._in_place(sources[row], sentences[row], found[row][0], best[0]), *best[1:]]
+                    pair = found[row][0], best[0]
+                    chosen = self._in_place(sources[row], sentences[row], *pair, settings.length_penalty)
+                    found[row] = [chosen, *best[1:]]
         return found
 
-    def _in_place(self, ids: Sequence[int], sentence: str, free: Candidate, forced: Candidate) -> Candidate:
+    def _in_place(
+        self, ids: Sequence[int], sentence: str, free: Candidate, forced: Candidate, length_penalty: float
+    ) -> Candidate:
         """A candidate with terms, which are in the place of words of the free one if they were only put behind it.
 
         A model that never saw a term writes its sentence to the end before it.
@@ -298,7 +317,13 @@ class Translator:
         named = self.tokenizer.convert_ids_to_tokens(free.ids[:1])
         codes = [each for each in named if each in self.tokenizer.all_special_tokens or TAG_PATTERN.fullmatch(each)]
         (new,) = self.inputs.target_ids([written])
-        return forced._replace(ids=[*free.ids[: len(codes)], *new])  # also the tag or the code of the language
+        target = [*free.ids[: len(codes)], *new]  # also the tag or the code of the language
+        if forced.score is None:
+            return Candidate(target)
+        end, *_ = end_tokens(self.model.generation_config)
+        (scored,) = align(self.model, self.tokenizer, [read], [written], [ids], [[*target, end]])
+        log_probs = scored.parts[0].log_probs
+        return Candidate(target, float(log_probs[len(codes) :].sum()) / len(log_probs) ** length_penalty)
 
     def _wanted(self, sentence: str, keeps_placeholders: bool) -> Demands:
         """The demands on a translation of a sentence: translations of each term, and tokens of placeholders."""
@@ -403,13 +428,17 @@ class Translator:
         """The parts to translate of a sentence that is too long."""
         if long == "skip":
             return []
-        if long == "truncate":
-            ((ids,), _) = self.encode([sentence], *languages, truncation=True, max_length=limit)
-            return [SentencePart(ids, sentence)]
 
         def encoded(text: str) -> list[int]:
             return self.encode([text], *languages)[0][0]
 
+        if long == "truncate":
+            ((ids,), _) = self.encode([sentence], *languages, truncation=True, max_length=limit)
+            most = limit
+            while len(encoded(sentence[:most])) <= limit:
+                most *= 2
+            end = bisect_right(range(most), limit, key=lambda end: len(encoded(sentence[:end]))) - 1
+            return [SentencePart(ids, sentence[:end])]
         parts: list[SentencePart] = []
         for part, space in split_text(sentence, lambda p: len(encoded(p)) <= limit):
             if part:

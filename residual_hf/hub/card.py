@@ -20,6 +20,7 @@ from residual_hf.checkpoint import SHORTLIST
 from residual_hf.data.data_settings import SPLITS
 from residual_hf.data.language_names import language_name
 from residual_hf.data.tokenizer import ends_text
+from residual_hf.evaluation.metrics import has_spaces
 from residual_hf.evaluation.sentence_metrics import ERROR_RATES
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.connections import LN_MODES
@@ -95,6 +96,7 @@ def write_card(
             name=name,
             config=run.config,
             task=run.task,
+            main_score=main_score(run),
             source=run.directions[0][0],
             target=run.directions[0][1],
             license=license,
@@ -170,6 +172,12 @@ def language_codes(languages: Iterable[str]) -> list[str] | None:
     """Language codes for the metadata of the Hub, without languages that it does not accept."""
     codes = (re.fullmatch(r"([a-z]{2,3})([-_].*)?", language) for language in languages)
     return list(dict.fromkeys(found[1] for found in codes if found)) or None
+
+
+def main_score(run: Run) -> str | None:
+    """The score in the first sentence: of speech, CER in languages without spaces between words."""
+    first = next(iter(run.task.scores), None)
+    return "cer" if first == "wer" and not has_spaces(run.directions[0][1]) else first
 
 
 def has_end(run: Run) -> bool:

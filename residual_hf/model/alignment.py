@@ -85,6 +85,7 @@ class Alignment(NamedTuple):
     def word_scores(self) -> list[float]:
         """The probability of each word of the translation, given those before it."""
         words = word_spans(self.target)
+        words[1:, 0], words[:1, 0] = words[:-1, 1], 0  # with the space before it, which may be a token
         totals = np.zeros(len(words))
         for part in self.parts:
             totals += overlaps(part.target, words).T @ part.log_probs

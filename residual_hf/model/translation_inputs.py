@@ -164,8 +164,9 @@ class TranslationInputs:
         edited = masked(text, taken=terms) if self.has_placeholders else without_emoji(text, terms)
         if not self.lowers(text):
             return edited
-        changed = [edit for edit in edited.edits if edit.new != text[edit.start : edit.end]]  # not terms that are kept
-        return rewritten_words(text, lambda word: _lower(word, self.pair[0]), changed)
+        kept = [term for term in terms if term.new == text[term.start : term.end]]
+        others = [edit for edit in edited.edits if edit not in kept]
+        return rewritten_words(text, lambda word: _lower(word, self.pair[0]), others)
 
     def restored(self, translation: str, source: str) -> EditedText:
         """A translation that the model has written, with the placeholders, emoji and capitals of its source."""

@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from residual_hf.base.errors import InputError
 
-from .structures import ENUMS, declare_functions, interface_version
+from .structures import ENUMS, declare_functions, interface_version, is_current
 
 logger = logging.get_logger(__name__)
 
@@ -83,6 +83,9 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         return None, _unused(f"The native kernels do not load: {error}.")
     if version != interface_version():
         return None, _unused(f"{path} is from another version of residual_hf; reinstall it.")
+    if chosen in ("", "1") and not is_current(path):
+        build = "`python setup.py build_ext --inplace --force`"
+        return None, _unused(f"{path} was built from other sources than those beside it; run {build}.")
     declare_functions(loaded)
     name = INSTRUCTION_SETS[loaded.instruction_set()]
     if not loaded.can_run(loaded.instruction_set()):  # also asks Linux for the tiles of AMX

@@ -12,6 +12,11 @@
 
 enum { MOST_THREADS = 256 };
 
+// SOURCES is the checksum of all sources; `structures.py` looks for it in the file of a library.
+#define TEXT(number) #number
+#define MARK(number) "sources " TEXT(number) "."
+__attribute__((used)) const char sources_mark[] = MARK(SOURCES);
+
 // INTERFACE is the checksum of native.h.
 uint32_t interface_version(void) { return INTERFACE; }
 

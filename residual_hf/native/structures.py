@@ -60,6 +60,13 @@ def interface_version() -> int:
     return zlib.crc32(HEADER.read_bytes())
 
 
+def is_current(library: Path) -> bool:
+    """Whether a library was built from the sources beside this module; True without them, as in a wheel."""
+    sources = sorted(HEADER.parent.glob("*.[ch]"))
+    checksum = zlib.crc32(b"".join(source.read_bytes() for source in sources))
+    return sources == [HEADER] or b"sources %d." % checksum in library.read_bytes()
+
+
 def declare_functions(library: CDLL) -> None:
     for result, name, parameters in re.findall(r"^(\w+) (\w+)\(([^;]*)\);", CODE, re.MULTILINE):
         kinds = [parameter.split()[0] if "*" not in parameter else "*" for parameter in parameters.split(",")]

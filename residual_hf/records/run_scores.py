@@ -82,7 +82,11 @@ def compare(run: Run, baseline: Run | None) -> dict[str, Comparison]:
     )
     if tokenize != theirs_by:
         raise InputError(f"baseline: {other.folder} has BLEU of the tokenizer {theirs_by!r}, must be {tokenize!r}")
-    comparisons = paired_bootstrap(theirs, ours, references, metrics=names, tokenize=tokenize)
+    comparisons = {
+        name: pair
+        for name, pair in paired_bootstrap(theirs, ours, references, metrics=names, tokenize=tokenize).items()
+        if all(has_same_unit(pair, one.metrics[split][name]) for one in (run, other))
+    }
     for name, pair in comparisons.items():
         for one, value in ((other, pair.a), (run, pair.b)):
             recorded = one.metrics[split][name]["value"]
@@ -92,3 +96,8 @@ def compare(run: Run, baseline: Run | None) -> dict[str, Comparison]:
                     "the files are not of the same run"
                 )
     return comparisons
+
+
+def has_same_unit(pair: Comparison, recorded: dict[str, Any]) -> bool:
+    """Whether a recorded TER is of characters as it is today: before, it could be of words in any script."""
+    return ("asian:yes" in pair.signature) == ("asian:yes" in recorded.get("signature", ""))

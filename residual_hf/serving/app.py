@@ -118,7 +118,6 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
         shown = visible_text(sample) if body.format == "html" and body.source == "auto" else sample
         route, detected = await asyncio.to_thread(languages.choose, body.source, body.target, shown)
         results = await translations.of_texts(texts, body, route, request)
-        metrics.characters.inc(sum(map(len, texts)))
         answer: dict[str, list[Any]] = {
             "translatedText": [result.texts[0] for result in results],
             "flags": [result.flags for result in results],

@@ -54,6 +54,10 @@ class Request:
     layout: TextLayout | None = field(default=None, init=False)
     parts: "list[_Sentence]" = field(default_factory=list, init=False)
 
+    @property
+    def characters(self) -> int:
+        return sum(map(len, [text for text, _ in self.sentences] or self.given.texts))
+
 
 class _Search(NamedTuple):
     """The translator and the request that the sentences of one batch share; `again`: a second search."""
@@ -81,7 +85,7 @@ class Metrics:
         common: dict[str, Any] = {"namespace": "residual_hf", "registry": self.registry}
         self.requests = Counter("requests", "Requests by path and status", ["path", "status"], **common)
         self.seconds = Histogram("request_seconds", "Time to answer", ["path"], **common)
-        self.characters = Counter("characters", "Characters of translated texts", **common)
+        self.characters = Counter("characters", "Characters of translated texts and documents", **common)
         accepted = "Translations accepted but not answered"
         self.waiting = Gauge("waiting_requests", accepted, multiprocess_mode="livesum", **common)
         sizes = 1, 2, 4, 8, 16, 32, 64, 128, 256

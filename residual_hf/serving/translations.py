@@ -166,7 +166,9 @@ class Translations:
     async def _translated(self, job: Job, request: Request, *, patient: bool = False) -> list[Any]:
         """The result of a job. It waits for its place in the queue if it is patient."""
         future = await retried(partial(self._submitted, job), math.inf if patient else 0)
-        return await finished(asyncio.wrap_future(future), request, self.settings.timeout)
+        found = await finished(asyncio.wrap_future(future), request, self.settings.timeout)
+        self.batcher.metrics.characters.inc(job.characters)
+        return found
 
     def _submitted(self, job: Job) -> Future[list[Any]]:
         try:

@@ -3,7 +3,10 @@
 import json
 import shutil
 import subprocess
+import threading
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
 from pathlib import Path
 
@@ -34,6 +37,7 @@ from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.translator import Translator
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS, SPAN
 from residual_hf.model.translation_inputs import TranslationInputs
+from residual_hf.native import structures
 from residual_hf.native.image import KERNELS
 
 NODE = shutil.which("node")
@@ -311,6 +315,7 @@ def test_lines_end_behind_abbreviations(tmp_path):
         ("shortlist.bin", None, "shortlist.bin cannot be read"),
         ("kernels.wasm", lambda content: content[:-9], "kernels.wasm cannot run here"),
         ("model.json", lambda content: content.replace(b'"interface": ', b'"interface": 1'), "of different versions"),
+        ("model.json", lambda content: content.replace(b'"format": ', b'"format": 1'), "reload the page without its"),
     ],
 )
 def test_damaged_files_are_named(tmp_path, name, change, message):
@@ -320,6 +325,39 @@ def test_damaged_files_are_named(tmp_path, name, change, message):
     (site / name).unlink() if change is None else (site / name).write_bytes(change((site / name).read_bytes()))
     (found,) = in_node({"site": str(site), "shortlist": True})
     assert message in found["error"]
+
+
+class Cache(SimpleHTTPRequestHandler):
+    """Answers with what it had for an address before, unless a client asks for what is there now."""
+
+    answers: dict[str, bytes] = {}
+
+    def do_GET(self):
+        file = Path(self.translate_path(self.path))
+        if "max-age=0" in self.headers.get("Cache-Control", "") or self.path not in self.answers:
+            self.answers[self.path] = file.read_bytes()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.answers[self.path])
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_a_cache_with_the_files_of_another_export_is_passed_by(tmp_path):
+    *_, site = site_of(tmp_path, ln_mode="post_ln")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Cache, directory=site))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    request = {"site": str(site), "address": f"http://127.0.0.1:{server.server_port}", "ids": SOURCES, "beams": 4}
+    in_node(request)
+    tokenizer = tiny_tokenizer("cats")
+    model = noisy_model(tokenizer, ln_mode="post_ln")
+    WebTarget().write(model, tokenizer, site)
+    tokenizer.save_pretrained(site)
+    (found,) = in_node(request | {"encode": ["two cats"]})
+    server.shutdown()
+    assert found["encoded"] == [tokenizer("two cats")["input_ids"]]
+    assert found["ids"] == found_by_python(model, tokenizer, SOURCES, 4)
 
 
 def test_the_report_is_of_the_search_of_the_page(tmp_path):
@@ -353,6 +391,11 @@ def test_refusals(tmp_path, monkeypatch):
         export(model, "web", tmp_path / "site", dtype="float32")
     monkeypatch.setattr(to_web, "KERNELS", tmp_path / "kernels.wasm")
     with pytest.raises(InputError, match="kernels.wasm was not built.*pip install ziglang"):
+        export(model, "web", tmp_path / "site")
+    for name in ("native.h", "search.c", "kernels.wasm"):  # as in a clone
+        (tmp_path / name).touch()
+    monkeypatch.setattr(structures, "HEADER", tmp_path / "native.h")
+    with pytest.raises(InputError, match="kernels.wasm was built from other sources than those beside it: run"):
         export(model, "web", tmp_path / "site")
 
 

@@ -89,14 +89,15 @@ def test_multi30k_gives_the_batches_of_the_official_run():
     assert statistics["source_padding"] < 0.01 and statistics["target_padding"] < 0.12
 
 
-def test_statistics_count_padding():
-    statistics = TokenBudgetSampler([2, 4], [3, 6], 12, multiple=1).statistics()
+@pytest.mark.parametrize(("multiple", "cells"), [(None, (8, 12)), (4, (8, 16))])
+def test_statistics_count_padding(multiple, cells):
+    statistics = TokenBudgetSampler([2, 4], [3, 6], 12, multiple=1).statistics(multiple)
     assert statistics == {
         "batches": 1,
         "sentences_per_batch": 2.0,
         "target_tokens_per_batch": 9.0,
-        "source_padding": pytest.approx(2 / 8),
-        "target_padding": pytest.approx(3 / 12),
+        "source_padding": pytest.approx(1 - 6 / cells[0]),
+        "target_padding": pytest.approx(1 - 9 / cells[1]),
     }
 
 

@@ -5,7 +5,7 @@ import pytest
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.task import SPEECH_RECOGNITION
-from residual_hf.evaluation.metrics import EvaluationSettings
+from residual_hf.evaluation.metrics import EvaluationSettings, warn_once
 from residual_hf.evaluation.scorer import full_report, make_scorers, mean_figures
 from residual_hf.evaluation.sentence_metrics import ErrorRate, normalized
 from residual_hf.evaluation.translation_metric import load_metric
@@ -45,6 +45,14 @@ def test_scorers_of_transcripts():
     scorers = make_scorers([corpus, corpus], None, EvaluationSettings(), task=SPEECH_RECOGNITION)
     both = full_report(scorers, HYPOTHESES * 2)
     assert both["wer"]["value"] == pytest.approx(100 / 3) and len(both["corpora"]) == 2
+
+
+def test_words_of_a_language_without_spaces_are_warned_about_once(caplog):
+    warn_once.cache_clear()
+    for language in ("de", "ko", "ja", "ja"):
+        transcripts = ParallelCorpus(["1.wav"], ["今日は"], "test", target_lang=language)
+        make_scorers([transcripts], None, EvaluationSettings(), task=SPEECH_RECOGNITION)
+    assert len(caplog.messages) == 1 and "WER has no meaning" in caplog.text and "(ja)" in caplog.text
 
 
 def test_without_jiwer(monkeypatch):

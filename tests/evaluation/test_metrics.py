@@ -13,11 +13,13 @@ from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.task import SPEECH_RECOGNITION
 from residual_hf.evaluation.metrics import (
     EvaluationSettings,
+    corpus_scores,
     default_tokenizer,
     detokenize,
     paired_bootstrap,
     tokenized_bleu,
     tokenizer_of,
+    warn_once,
 )
 from residual_hf.evaluation.scorer import make_scorers
 from residual_hf.model.options import from_mapping
@@ -95,6 +97,27 @@ def test_paired_bootstrap_is_repeatable():
 )
 def test_the_tokenizer_of_bleu_follows_the_language(language, tokenizer):
     assert default_tokenizer(language) == tokenizer
+
+
+@pytest.mark.parametrize("tokenize", ["zh", "char", "13a"])
+@pytest.mark.parametrize(
+    ("translation", "reference", "ter"),
+    [
+        ("我们明天晚上去北京。", "我们明天早上去北京。", 10),
+        ("私は昨日学校へ行きました。", "私は昨日学校に行きました。", 10),
+        ("내일 학교에 가요", "내일 학교에 갔어요", 100 / 3),
+        ("3 + 4 = 8", "3 + 4 = 7", 20),
+        ("ฉันไปโรงเรียน", "ฉันไปโรงเรียนเมื่อวาน", None),
+        ("ང་སློབ་གྲྭར་འགྲོ", "ང་སློབ་གྲྭར་སོང", None),
+    ],
+)
+def test_ter_has_characters_or_is_left_out_by_the_script(caplog, tokenize, translation, reference, ter):
+    warn_once.cache_clear()
+    found = corpus_scores([translation], [reference], ("chrf", "ter"), tokenize)
+    compared = corpus_scores([translation], [reference], ("chrf", "ter"), tokenize, baseline=["x"], samples=2)
+    expected = {"chrf"} if ter is None else {"chrf", "ter"}
+    assert found.keys() == compared.keys() == expected and len(caplog.messages) == (ter is None)
+    assert ter is None or found["ter"]["value"] == compared["ter"]["value"] == pytest.approx(ter)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from transformers import (
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import model_folder, save_checkpoint
 from residual_hf.generation import decode
+from residual_hf.generation import translator as translator_module
 from residual_hf.generation.decode import search
 from residual_hf.generation.generation_settings import DecodingSettings, SearchRequest
 from residual_hf.generation.long_text import split_text
@@ -25,6 +27,7 @@ from residual_hf.generation.markup import translate_blocks
 from residual_hf.generation.scoring import score_translations
 from residual_hf.generation.stream import check_lengths
 from residual_hf.generation.translator import Hypothesis, Translator, joined
+from residual_hf.model import alignment
 from residual_hf.model.evaluation_mode import evaluation_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.pipeline_translation import Text2TextGenerationPipeline, TranslationPipeline
@@ -320,6 +323,40 @@ def test_parts_of_a_text_without_spaces_get_them_in_other_scripts(plain, monkeyp
     assert [part.text for part in parts] == ["你好。", "我很好。"]
     (found,) = joined(parts, [[Hypothesis("Hello.", -1.0)], [Hypothesis("I am fine.", -3.0)]], 1, "", "")
     assert found == Hypothesis("Hello. I am fine.", -2.0)
+
+
+@pytest.mark.parametrize("sentences", [SENTENCES, SENTENCES[:1]])
+def test_processes_align_a_share_of_the_translations_each(monkeypatch, sentences):
+    """Two threads in the place of the processes of a `torchrun`."""
+    state, barrier, given, aligned = threading.local(), threading.Barrier(2, timeout=60), {}, {}
+
+    def gather(objects):
+        given[state.process_index] = objects
+        barrier.wait()
+        found = [*given[0], *given[1]]
+        barrier.wait()
+        return found
+
+    def align(model, tokenizer, *columns):
+        aligned[state.process_index] = len(columns[0])
+        return alignment.align(model, tokenizer, *columns)
+
+    def process(index):
+        state.process_index, state.num_processes = index, 2
+        return translators[index].hypotheses(sentences, 2, alignments=True, shared=True)
+
+    translators = translator(), translator()
+    alone = translators[0].hypotheses(sentences, 2, alignments=True)
+    monkeypatch.setattr(decode, "threads_of", lambda *arguments: 1)
+    monkeypatch.setattr(translator_module, "align", align)
+    for module in (decode, translator_module):
+        monkeypatch.setattr(module, "PartialState", lambda: state)
+        monkeypatch.setattr(module, "gather_object", gather)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(process, range(2)))
+    assert aligned == {0: len(sentences), 1: len(sentences)}
+    expected = [[(each.text, str(each.alignment)) for each in best] for best in alone]
+    assert [[[(each.text, str(each.alignment)) for each in best] for best in rows] for rows in found] == [expected] * 2
 
 
 def test_alignments_are_of_the_hypotheses_of_the_search(plain):

@@ -5,7 +5,18 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 from support import ROOT
-from support.finished_run import BAD, GOOD, REFERENCES, content, corpus, edit_json, edit_recipe, score, write_json
+from support.finished_run import (
+    BAD,
+    GOOD,
+    REFERENCES,
+    content,
+    corpus,
+    edit_json,
+    edit_recipe,
+    score,
+    write_json,
+    write_lines,
+)
 
 from residual_hf.base.errors import InputError
 from residual_hf.hub.card import write_card
@@ -100,6 +111,16 @@ def test_interval_contains_the_score(make_run, resamples):
     assert [row[0] for row in rows] == ["BLEU", "chrF", "TER"]
     assert all(float(low) < float(value) < float(high) for _, value, low, high in rows)
     assert " to " not in tables[1].split("Intervals")[0]
+
+
+def test_ter_of_words_without_spaces_that_an_earlier_version_recorded_has_no_interval(make_run, resamples):
+    run, lines = make_run(), {"hypotheses": "我们明天晚上去北京。", "references": "我们明天早上去北京。"}
+    for name, line in lines.items():
+        write_lines(run / f"test.{name}.txt", [line] * len(REFERENCES))
+    scores = score([lines["hypotheses"]], [lines["references"]])
+    scores["ter"] = {"value": 100.0, "signature": "nrefs:1|case:mixed|tok:tercom|norm:no|punct:yes|asian:no"}
+    edit_json(run / "metrics.json", test={"sentences": len(REFERENCES), "seconds": 1.5, **scores})
+    assert re.search(r"\| TER \| 100.00 \|  \| `nrefs", content(write_card(run)))
 
 
 def test_scores_without_a_test_set_are_called_validation(make_run):
@@ -249,6 +270,16 @@ def test_several_corpora_are_scored_separately(make_run):
     assert "**Test set** (`mean of 2 corpora`)" in content(path) and "| BLEU | 33.33 |" in content(path)
     assert "Cleaning kept 9 of 9 training pairs of `b.de`." in content(path)
     assert "Translates German to English, English to German: a Transformer" in content(path)
+
+
+@pytest.mark.parametrize(("language", "best"), [("de", "a WER of 100.0 %"), ("ja", "a CER of 12.5 %")])
+def test_the_first_sentence_has_the_error_rate_that_means_something(make_run, language, best):
+    run = make_run()
+    edit_recipe(run, lambda recipe: recipe.update(task="speech_recognition"))
+    speech = corpus("train", source_lang=language, target_lang=language)
+    edit_json(run / "run.json", data={"train": [speech], "test": [speech]})
+    edit_json(run / "metrics.json", test={"wer": {"value": 100.0}, "cer": {"value": 12.5}})
+    assert f"with {best} on the test set" in content(write_card(run))
 
 
 def test_results_of_further_metrics_are_shown(make_run):

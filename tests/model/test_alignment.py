@@ -36,6 +36,12 @@ def test_links_and_scores_are_of_words_without_their_punctuation():
     assert part.between([(0, 8), (8, 13)], [(0, 8), (8, 15)]).sum(1) == pytest.approx([1, 1])
 
 
+def test_the_probability_of_a_word_includes_the_space_before_it():
+    spans = [(0, 1), (1, 7), (7, 8), (8, 13), (13, 14)]  # "▁", "blickt", "▁", "ernst", "."
+    part = tokens([(0, 1)], spans, [[1]] * 5, np.log([0.5, 0.8, 0.1, 0.5, 0.4]))
+    assert Alignment("x", " blickt ernst.", (part,)).word_scores == pytest.approx([0.4, 0.02])
+
+
 def test_other_threads_keep_the_attention_of_their_model(model, tokenizer):
     ids = tokenizer(SENTENCES[0])["input_ids"]
     inputs = {"input_ids": torch.tensor([ids]), "decoder_input_ids": torch.tensor([ids])}

@@ -1,6 +1,7 @@
 import ctypes
 import importlib.util
 import os
+import runpy
 import subprocess
 import sys
 from ctypes import c_float, c_int, c_int32, c_size_t, c_void_p
@@ -125,6 +126,30 @@ def test_a_library_of_another_header_is_not_used(tmp_path, monkeypatch, lines):
     monkeypatch.setattr(structures, "HEADER", header)
     assert load()[0] is None
     assert "another version" in lines[0]
+
+
+@needs_kernels
+def test_a_library_of_other_sources_is_not_used(tmp_path, monkeypatch, lines):
+    monkeypatch.delenv("RESIDUAL_HF_NATIVE", raising=False)
+    header = tmp_path / "native.h"
+    header.write_bytes(structures.HEADER.read_bytes())
+    monkeypatch.setattr(structures, "HEADER", header)
+    library, _ = load()
+    assert library is not None and not lines  # of a wheel, which has no sources
+    (tmp_path / "softmax.c").touch()
+    assert load()[0] is None
+    assert len(lines) == 1 and "other sources" in lines[0] and "setup.py build_ext --inplace --force" in lines[0]
+    monkeypatch.setenv("RESIDUAL_HF_NATIVE", library._name)
+    assert load()[0] is not None
+
+
+@pytest.mark.skipif(importlib.util.find_spec("setuptools") is None, reason="setuptools is not installed")
+def test_a_library_of_the_sources_beside_it_is_current(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(structures, "HEADER", ROOT / "residual_hf" / "native" / "native.h")
+    for extension in runpy.run_path("setup.py")["libraries"]()[1:]:
+        (tmp_path / "library").write_text(f"sources {dict(extension.define_macros)['SOURCES']}.")
+        assert structures.is_current(tmp_path / "library")
 
 
 def test_structures_and_functions_are_those_of_the_header():

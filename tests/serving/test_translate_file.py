@@ -3,6 +3,7 @@
 import errno
 import multiprocessing
 import os
+import re
 import shutil
 import socket
 import time
@@ -80,6 +81,17 @@ def test_a_document_is_translated_and_fetched(server, german, tmp_path):
     assert '<input id="file" type="file">' in page and 'fetch("translate_file"' in page
     schema = server.request("openapi.json")[2]["paths"]["/translate_file"]["post"]
     assert "multipart/form-data" in schema["requestBody"]["content"] and "413" in schema["responses"]
+
+
+def test_characters_of_texts_and_documents_are_counted(server):
+    def counted():
+        return float(re.search(r"^residual_hf_characters_total (\S+)", server.request("metrics")[2], re.MULTILINE)[1])
+
+    before, text = counted(), "\n".join(SENTENCES[:3])
+    assert server.translate(SENTENCES[:3], api_key="a secret")[0] == 200
+    assert counted() == before + sum(map(len, SENTENCES[:3]))
+    assert send(server, "a.txt", text.encode())[0] == 200 and send(server, "a.docx", b"x")[0] == 400
+    assert counted() == before + 2 * sum(map(len, SENTENCES[:3]))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import { Kernels } from "./kernels.js";
 import { Texts, edited } from "./text.js";
 import { Tokenizer } from "./tokenizers.js";
 
+const FORMAT = 1; // of model.json, as in to_web.py
+
 // An error whose message says what to do.
 export class TranslatorError extends Error {}
 
@@ -17,18 +19,25 @@ export class Translator {
   // `shortlist`: load that of the model, and compute only target tokens that are likely for a sentence.
   static async load(url = new URL("./", import.meta.url), { progress = () => {}, shortlist = false } = {}) {
     const base = new URL(String(url).replace(/\/?$/, "/"), globalThis.document?.baseURI ?? import.meta.url);
-    const names = ["model.json", "tokenizer.json"];
-    const [model, tokenizer] = await Promise.all(names.map(async (name) => parsed(name, await read(new URL(name, base)))));
-    const target = model.hasTarget ? parsed("target_tokenizer.json", await read(new URL("target_tokenizer.json", base))) : null;
-    const list = shortlist ? new Shortlist(await read(new URL("shortlist.bin", base))) : null;
-    const library = await read(new URL("kernels.wasm", base));
+    const model = parsed("model.json", await read(new URL("model.json", base), { cache: "no-cache" }));
+    if (model.format !== FORMAT) {
+      throw new TranslatorError("model.json and translator.js are of different versions of residual_hf: export the model again, or reload the page without its cache.");
+    }
+    const fileOf = (name) => new URL(`${name}?${model.export}`, base); // a cache may have that of another export
+    const json = async (name) => parsed(name, await read(fileOf(name)));
+    const [tokenizer, target, list, library] = await Promise.all([
+      json("tokenizer.json"),
+      model.hasTarget ? json("target_tokenizer.json") : null,
+      shortlist ? read(fileOf("shortlist.bin")).then((file) => new Shortlist(file)) : null,
+      read(fileOf("kernels.wasm")),
+    ]);
     let kernels;
     try {
       kernels = new Kernels((await WebAssembly.instantiate(library)).instance, model);
     } catch (error) {
       throw new TranslatorError(`kernels.wasm cannot run here (${error.message}). A current browser or Node 18 is needed.`);
     }
-    await kernels.load((write) => download(new URL("model.bin", base), model.image.size, write, progress));
+    await kernels.load((write) => download(fileOf("model.bin"), model.image.size, write, progress));
     return new Translator(model, kernels, tokenizer, target, list);
   }
 
@@ -220,7 +229,7 @@ function parsed(name, bytes) {
   }
 }
 
-async function open(url) {
+async function open(url, options) {
   if (url.protocol === "file:" && globalThis.process?.versions?.node) {
     const { readFile } = await import("node:fs/promises");
     try {
@@ -232,15 +241,15 @@ async function open(url) {
   if (url.protocol === "file:") {
     throw new TranslatorError("Browsers do not read files of a folder: run `python -m http.server` in it, and open http://localhost:8000");
   }
-  const answer = await fetch(url).catch((error) => {
+  const answer = await fetch(url, options).catch((error) => {
     throw new TranslatorError(`${url.pathname} cannot be loaded (${error.message}).`);
   });
   if (!answer.ok) throw new TranslatorError(`${url.pathname} cannot be loaded (${answer.status} ${answer.statusText}).`);
   return answer;
 }
 
-async function read(url) {
-  return new Uint8Array(await (await open(url)).arrayBuffer());
+async function read(url, options) {
+  return new Uint8Array(await (await open(url, options)).arrayBuffer());
 }
 
 // `write(at, part)` gets the bytes of a file as they come.
