@@ -28,6 +28,12 @@ TABLE_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
 OFFICE_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 LITERAL = re.compile('"((?:[^"]|"")*)"')
 """A text in a formula."""
+WITHIN = re.compile(r'\b(SEARCH|FIND|contains-text|begins-with|ends-with)B?\(\s*"((?:[^"]|"")*)"', re.IGNORECASE)
+"""A text that formulas and conditions look for within others."""
+PARTS_OF_TEXTS = {"begins-with": "{}*", "beginsWith": "{}*", "ends-with": "*{}", "endsWith": "*{}"}
+"""Where it is, by functions of OpenDocument and rules of Excel; elsewhere it may be anywhere."""
+BEFORE_CALCULATION = ("sheets", "functionGroups", "externalReferences", "definedNames")
+"""In the properties of a workbook, elements before those of its calculation."""
 WILDCARD, LEAST_LETTERS = re.compile("[*?]"), 3
 """Of a text with a wildcard, with less of which it would be in most texts."""
 OF_OPEN_DOCUMENT = ("}formula", "}condition", "}value")
@@ -95,14 +101,19 @@ def paragraphs_of_workbook(tree: Any) -> Iterator[Any]:
 
 
 def named_texts(tree: Any) -> Iterator[str]:
-    """What formulas, lists of choices or columns of tables name, as `compared`; it must match the texts of cells."""
+    """What formulas, conditions, lists of choices or columns of tables name, as `compared`; cells must match it."""
     formulas = [each.text or "" for each in tree.iter("{*}f", "{*}formula", "{*}formula1", "{*}formula2")]
     for element in tree.iter(f"{TABLE_NAMESPACE}*", "{*}condition", "{*}map"):
         formulas += [value for key, value in element.attrib.items() if key.endswith(OF_OPEN_DOCUMENT)]
     for text in chain.from_iterable(map(LITERAL.findall, formulas)):
         yield from (compared(part.lstrip("<>=")) for part in (text, *text.split(",")))
-    for column in tree.iter("{*}tableColumn"):
+    rules = ((rule.get("type", ""), rule.get("text")) for rule in tree.iterfind(".//{*}cfRule[@text]"))
+    for kind, text in chain(rules, chain.from_iterable(map(WITHIN.findall, formulas))):
+        yield PARTS_OF_TEXTS.get(kind, "*{}*").format(compared(text))
+    for column in tree.iter("{*}tableColumn", "{*}cacheField"):
         yield compared(unescaped(column.get("name", "")))
+    for field in tree.iter(f"{TABLE_NAMESPACE}data-pilot-field"):
+        yield compared(field.get(f"{TABLE_NAMESPACE}source-field-name", ""))
 
 
 def compared(text: str) -> str:
@@ -121,9 +132,13 @@ class NamedTexts:
 
     def __contains__(self, paragraph: Any) -> bool:
         """Whether a paragraph has one of the texts, which in cells may have the wildcards `*` and `?`."""
-        text, element = compared(plain_text(paragraph.block)), paragraph.element
-        is_cell = isinstance(paragraph, OpenDocumentParagraph) or local_name(element) in ("si", "is")
-        return text in self.exact or (is_cell and any(fnmatchcase(text, pattern) for pattern in self.patterns))
+        text = compared(plain_text(paragraph.block))
+        return text in self.exact or (is_cell(paragraph) and any(fnmatchcase(text, each) for each in self.patterns))
+
+
+def is_cell(paragraph: Any) -> bool:
+    """Whether a paragraph of a spreadsheet is in a cell; those of OpenDocument are not told apart."""
+    return isinstance(paragraph, OpenDocumentParagraph) or local_name(paragraph.element) in ("si", "is")
 
 
 WORD = (
@@ -131,7 +146,11 @@ WORD = (
     r"|charts/chart(?:Ex)?|diagrams/(?:data|drawing))\d*\.xml"
 )
 SLIDES = r"ppt/(slides|slideLayouts|(slide|notes|handout)Masters|notesSlides|charts|diagrams)/[^/]+\.xml"
-WORKBOOK = r"xl/(sharedStrings|(worksheets|charts|drawings|tables|threadedComments)/[^/]+|comments[^.]*)\.xml"
+WORKBOOK = (
+    r"xl/(sharedStrings|(worksheets|charts|drawings|tables|threadedComments)/[^/]+|comments[^.]*"
+    r"|pivotCache/pivotCacheDefinition[^/]+)\.xml"
+)
+PROPERTIES_OF_WORKBOOK = r"xl/workbook\d*\.xml"
 OPEN_DOCUMENT = r"(.+/)?(content|styles)\.xml"
 PARTS: dict[str, tuple[str, Callable[[Any], Iterable[Any]]]] = {
     ".docx": (WORD, paragraphs_of),
@@ -155,6 +174,7 @@ class ArchivedDocument(DocumentFile):
             raise InputError(f"{path}: no text found, must be a {path.suffix.lower()} document")
         sheets = self._trees.values() if path.suffix.lower() in (".xlsx", ".ods") else ()
         named = NamedTexts(chain.from_iterable(map(named_texts, sheets)))
+        self._has_formulas = any(tree.find(".//{*}c/{*}f") is not None for tree in sheets)  # of Excel
         self._paragraphs: list[Any] = []
         stay = 0
         for name, tree in [*self._trees.items()]:
@@ -169,13 +189,37 @@ class ArchivedDocument(DocumentFile):
         self.blocks = [paragraph.block for paragraph in self._paragraphs]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
+        trees, has_new_cells = {**self._trees}, False
         for paragraph, block in zip(self._paragraphs, blocks, strict=True):
+            if self._has_formulas and is_cell(paragraph):
+                has_new_cells |= plain_text(block) != plain_text(paragraph.block)
             paragraph.write(block)
+        if has_new_cells:
+            trees |= self._calculated()
         changed = {
             name: etree.tostring(tree, xml_declaration=True, encoding="UTF-8", standalone=tree.docinfo.standalone)
-            for name, tree in self._trees.items()
+            for name, tree in trees.items()
         }
         rewrite_archive(self.path, path, changed)
+
+    def _calculated(self) -> dict[str, Any]:
+        """The properties of a workbook of Excel, which let it calculate formulas when it is opened."""
+        found = {}
+        with open_archive(self.path) as archive:
+            for name in archive.namelist():
+                if re.fullmatch(PROPERTIES_OF_WORKBOOK, name):
+                    found[name] = tree = read_xml(read_part(archive, name), f"{self.path}: {name}")
+                    calculate_when_opened(tree.getroot())
+        return found
+
+
+def calculate_when_opened(workbook: Any) -> None:
+    properties = workbook.find("{*}calcPr")
+    if properties is None:
+        properties = etree.Element(workbook.tag.removesuffix("workbook") + "calcPr")
+        before = [place for place, child in enumerate(workbook, start=1) if local_name(child) in BEFORE_CALCULATION]
+        workbook.insert(max(before, default=0), properties)
+    properties.set("fullCalcOnLoad", "1")
 
 
 def rewrite_archive(source: Path, target: Path, changed: dict[str, bytes]) -> None:

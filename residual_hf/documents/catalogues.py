@@ -18,7 +18,7 @@ from residual_hf.model.placeholders import Edit, EditedText
 from residual_hf.model.translation_inputs import has_letters
 
 from .document import DocumentFile, has_text, read_bytes
-from .literal_text import marked, marked_block, read_marks, write_marks
+from .literal_text import END, START, Mark, in_order, marked, marked_block, read_marks, write_marks
 from .mixed_content import Dialect, Span, read_mixed, write_mixed
 
 logger = logging.getLogger(__name__)
@@ -31,11 +31,17 @@ FIELD = re.compile(rf"^(?:(#,)|#(~)|(?:msgctxt|msgid)\b|(msgstr(?:\[\d+\])?[ \t]
 """Flags, an obsolete line, the start of a message, or its translation."""
 HEADER = re.compile(r'^msgid[ \t]*""[ \t]*\r?\n\Z', re.MULTILINE)
 """Start of the message of a header: an empty name in one line."""
+WITHOUT_NUMBERS = ("python-format", "lua-format", "go-format", "object-pascal-format")
+"""Flags of messages in which `%1$s` is no placeholder."""
 UNNAMED_CHARSET = re.compile(rb"(Content-Type:[^\n]{1,100}? charset=)CHARSET\b")
 """As xgettext writes it, and msgfmt does not read it."""
 ESCAPES = str.maketrans(
     {character: f"\\{name}" for name, character in zip('\\"ntrvfb', '\\"\n\t\r\v\f\b', strict=True)}
 )
+LOCKED = ("true", "locked")
+"""Values of the attribute `locked` of Trados, Phrase and memoQ."""
+OF_PHRASE = re.compile(r"(\{[\w^]+>|<[\w^]+\})")
+"""Around text in files of Phrase: `{1>` and `<1}`, `{b>` and `<b}`."""
 XLIFF_TEXT = Dialect(
     ("g", "mrk", "pc"),
     shown=SHOWN,
@@ -67,26 +73,27 @@ class POFile(DocumentFile):
         catalogue = read_po(path)
         self._encoding = catalogue.encoding
         self._text = read_bytes(path).decode(self._encoding)
-        found: list[tuple[str, bool, bool]] = []  # source, whether it is wanted, whether it becomes fuzzy
+        found: list[tuple[str, bool, bool, bool]] = []  # source, is wanted, becomes fuzzy, cannot have numbers
         for entry in catalogue:
             if entry.obsolete:
                 continue
             forms = sorted(entry.msgstr_plural.items()) if entry.msgid_plural else [(0, entry.msgstr)]
             one = forms_of_one_and_many(catalogue, len(forms))[0] if entry.msgid_plural else 0
             several = entry.msgid_plural and len(forms) == 1
+            without_numbers = any(flag in WITHOUT_NUMBERS for flag in entry.flags)
             for number, text in forms:
                 source = entry.msgid_plural if number != one or several else entry.msgid
                 wanted = options.wants(not text, entry.fuzzy)
-                found.append((source, wanted, options.mark_fuzzy and not entry.fuzzy))
+                found.append((source, wanted, options.mark_fuzzy and not entry.fuzzy, without_numbers))
         places = list(self._translations())
         if len(found) != len(places):
             raise InputError(f"{path}: {len(found)} messages, but {len(places)} translations of such")
         self._places = [
-            (place, flags if fuzzy else None)
-            for (_, wanted, fuzzy), (place, flags) in zip(found, places, strict=True)
+            (place, flags if fuzzy else None, without_numbers)
+            for (_, wanted, fuzzy, without_numbers), (place, flags) in zip(found, places, strict=True)
             if wanted
         ]
-        self.blocks = [read_marks(marked(source)) for source, wanted, _ in found if wanted]
+        self.blocks = [read_marks(marked(source)) for source, wanted, *_ in found if wanted]
 
     def _translations(self) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
         """The translations but that of the header, and for each its flags, or the start of its message."""
@@ -105,13 +112,19 @@ class POFile(DocumentFile):
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         line_end = "\r\n" if "\r\n" in self._text else "\n"
-        edits, marked_at = [], -1
-        for (place, flags), block in zip(self._places, blocks, strict=True):
+        edits, marked_at, left = [], -1, 0
+        for (place, flags, without_numbers), source, found in zip(self._places, self.blocks, blocks, strict=True):
+            block = in_order(source, found)
+            if without_numbers and block is not found:
+                left += 1
+                continue
             if flags is not None and flags.start() > marked_at:
                 marked_at = flags.start()
                 where, flag = (flags.end(), " fuzzy,") if flags[1] else (flags.start(), f"#, fuzzy{line_end}")
                 edits.append(Edit(where, where, flag))
             edits.append(Edit(*place.span(), f'{place[3]}"{write_marks(block).translate(ESCAPES)}"'))
+        if left:
+            logger.warning("%s: %d messages stay, whose placeholders would move and have no numbers", self.path, left)
         written = EditedText(self._text, edits).text
         try:
             path.write_bytes(UNNAMED_CHARSET.sub(rb"\1UTF-8", written.encode(self._encoding), count=1))
@@ -133,16 +146,19 @@ class XLIFFFile(DocumentFile):
         self._tree = read_xml(content, str(path))
         self._text = XMLText(content, self._tree, str(path))
         self._units: list[tuple[Any, list[tuple[Any, Any]]]] = []
+        split = [_split_of_phrase] * (path.suffix.lower() == ".mxliff")
         self.blocks: list[Block] = []
         left = 0
         for unit in self._tree.iter("{*}trans-unit", "{*}segment"):
             marks = (each.get("translate") for each in (unit, *unit.iterancestors()))
             if unit.find("{*}source") is None or next(filter(None, marks), "yes") == "no":  # the innermost one holds
                 continue
+            if _is_locked(unit):
+                continue
             chosen = []
             for source, own in self._wanted(unit):
                 block = read_mixed(source, XLIFF_TEXT, keeps_space=_keeps_space(source))
-                block = marked_block(_with_variables(block))
+                block = marked_block(_with_variables(block), *split)
                 left += sum(has_letters("".join(sub.itertext())) for sub in source.iter("{*}sub"))
                 if has_text(block):
                     chosen.append((source, own))
@@ -157,8 +173,9 @@ class XLIFFFile(DocumentFile):
         target = unit.find("{*}target")
         state = "" if target is None else target.get("state") or unit.get("state") or ""
         is_empty = target is None or not segment_text(target, variables=False).strip()
+        locked = [each.get("id") for each in unit.iterfind("{*}seg-defs/{*}seg") if _is_locked(each)]  # of Trados
         for source, own in segments_of(unit):
-            if own is None and not is_empty:
+            if (own is None and not is_empty) or source.get("mid") in locked:
                 continue
             text = "" if own is None else segment_text(own).strip()
             is_copy = state in UNTRANSLATED and text == segment_text(source).strip()
@@ -175,7 +192,7 @@ class XLIFFFile(DocumentFile):
             for each in (root, *root.iter("{*}file")) if target_lang and self._units else ():
                 if each.get(name) and not each.get(own):  # without it, targets are not allowed in XLIFF 2
                     self._text.add_attribute(each, own, target_lang)
-        following = iter(blocks)
+        following = map(in_order, self.blocks, blocks)
         for unit, segments in self._units:
             target = unit.find("{*}target")
             if target is None:
@@ -201,6 +218,16 @@ class XLIFFFile(DocumentFile):
                 target.set("state-qualifier", "mt-suggestion")
             self._text.replace(unit, serialized(unit))
         path.write_bytes(self._text.written())
+
+
+def _split_of_phrase(text: str) -> Iterator[str | Mark]:
+    for number, part in enumerate(OF_PHRASE.split(text)):
+        yield Mark(part, START if part[0] == "{" else END, part.strip("{<>}")) if number % 2 else part
+
+
+def _is_locked(element: Any) -> bool:
+    """Whether a tool of translators protects a text."""
+    return any(key.rpartition("}")[2] == "locked" and value in LOCKED for key, value in element.attrib.items())
 
 
 def _with_variables(block: Block) -> Block:

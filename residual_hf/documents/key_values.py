@@ -18,13 +18,15 @@ from residual_hf.model.placeholders import Edit, EditedText
 
 from .catalogues import CatalogueOptions
 from .document import DocumentFile, decoded, has_text, is_setting, read_bytes
-from .literal_text import Mark, characters, marked, read_marks, write_marks
+from .literal_text import Mark, characters, in_order, marked, read_marks, write_marks
 
 UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"(\s*:)?)?|[{}\[\]]')
 """Token of JSON; a text with a colon is a key."""
 OF_BROWSER = re.compile(r"(\$(?:\$|\d|[\w@]+\$))")
 """Placeholders in messages of extensions of browsers."""
+LOCALE = re.compile(r'"@@locale"\s*:\s*"([\w-]+)"')
+"""The language of a file of Flutter."""
 PROPERTY = re.compile(
     r"^[ \t\f]*(?:[#!].*|(?:[^\\\s=:#!]|\\.)(?:[^\\\s=:]|\\.)*[ \t\f]*[=:]?[ \t\f]*((?:[^\\\r\n]|\\\r?\n|\\.)*))",
     re.MULTILINE,
@@ -92,10 +94,13 @@ class KeyValueFile(DocumentFile):
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         edits = [
             Edit(value.start, value.end, self._encode(text, self._text))
-            for value, block in zip(self._values, blocks, strict=True)
+            for value, block in zip(self._values, map(in_order, self.blocks, blocks), strict=True)
             if (text := write_marks(block, value.encode)) != value.text
         ]
-        written = EditedText(self._text, edits).text
+        for named in LOCALE.finditer(self._text) if self.path.suffix.lower() == ".arb" else ():
+            if (language := self.language(named[1])) != named[1]:
+                edits.append(Edit(*named.span(1), language.replace("-", "_")))
+        written = EditedText(self._text, sorted(edits)).text
         path.write_bytes(written.encode(self._encoding, "java" if self._encoding in JAVA else "strict"))
 
 

@@ -14,6 +14,8 @@ WIDE = re.compile(r"\s\s|\A\s.*\s\Z", re.DOTALL)
 """Layout between words of which the model reads one space. NUL stands for elements."""
 LEAST_GAP = 3
 """Spaces between words that are layout."""
+GAP = re.compile(rf"(?<=\S)(?=[{SPACES}]{{0,2}}\t|[{SPACES}]{{{LEAST_GAP}}})([{SPACES}]+)(?=\S)")
+"""Tabs and spaces between words of a line that are layout."""
 
 
 class Layout(NamedTuple):
@@ -26,8 +28,8 @@ def numbered(block: Block, contents: list[Any], edges: tuple[bool, bool] = (True
     """A block whose elements have numbers as content, which are the places of their contents in a list.
 
     Layout is an element: tabs, line breaks and pictures with the spaces around them. The model reads a line feed for
-    one with a break, one space between words, and nothing at the `edges` of a paragraph: whether the block begins, and
-    ends, where the paragraph does. Of many spaces it reads one.
+    one with a break, a vertical tab for a tab in the text, one space between words, and nothing at the `edges` of a
+    paragraph: whether the block begins, and ends, where the paragraph does. Of many spaces it reads one.
     """
     found: Block = []
     block = _with_layout(block, edges)
@@ -35,7 +37,8 @@ def numbered(block: Block, contents: list[Any], edges: tuple[bool, bool] = (True
         if isinstance(piece, str):
             found.append(piece)
         elif isinstance(piece.content, Layout):
-            found += [Inline(len(contents), ["\n"] if piece.keep else [], piece.keep), *piece.pieces]
+            read: Block = [LINE if _is_tab(piece) else "\n"] if piece.keep else []
+            found += [Inline(len(contents), read, piece.keep), *piece.pieces]
             contents.append(piece)
         else:
             number = len(contents)
@@ -51,7 +54,7 @@ def _with_layout(block: Block, edges: tuple[bool, bool]) -> Block:
     for piece in block:
         if isinstance(piece, str):
             start, end = len(piece) - len(piece.lstrip(SPACES)), len(piece.rstrip(SPACES))
-            parts += filter(None, (piece[:start], piece[start:end], piece[max(start, end) :]))
+            parts += filter(None, (piece[:start], *GAP.split(piece[start:end]), piece[max(start, end) :]))
         else:
             is_unread = isinstance(piece.content, tuple) and UNREAD.match(str(piece.content[0])) is not None
             parts.append(_layout([piece]) if is_unread else piece)
@@ -67,8 +70,11 @@ def _with_layout(block: Block, edges: tuple[bool, bool]) -> Block:
         text = "".join(piece if isinstance(piece, str) else plain_text([piece]) or "\0" for piece in pieces)
         has_break = "\n" in text
         if not any(isinstance(piece, Inline) for piece in pieces):
-            is_gap = is_layout and len(text) >= LEAST_GAP and not (at_start or at_end)
-            found += [" ", _layout([text[1:]])] if is_gap else pieces
+            is_within = is_layout and not (has_break or at_start or at_end)
+            if is_within and "\t" in text:
+                found.append(_layout(pieces, has_break=True))
+            else:
+                found += [_layout([text[:-1]]), " "] if is_within and len(text) >= LEAST_GAP else pieces
             continue
         if not is_layout or not (has_break or at_start or at_end or WIDE.search(text)):
             found += pieces
@@ -99,8 +105,27 @@ def _without_indent(piece: str | Inline) -> tuple[str, str | Inline]:
     return spaces, piece._replace(pieces=[first, *piece.pieces[1:]])
 
 
+def _is_tab(content: Any) -> bool:
+    """Whether the content of an element is a break without an element of the format."""
+    is_break = isinstance(content, Inline) and isinstance(content.content, Layout) and content.keep
+    return is_break and all(isinstance(piece, str) for piece in content.content.pieces)
+
+
 def restored(block: list[Any], contents: list[Any]) -> Block:
     """A block with the contents of its elements, after `numbered` and JSON, which makes lists of them."""
+    found = _restored(block, contents)
+    return _without_lines(found) if any(map(_is_tab, contents)) else found
+
+
+def _without_lines(block: Block) -> Block:
+    """A block without what the model has read for tabs."""
+    return [
+        piece.replace(LINE, "") if isinstance(piece, str) else piece._replace(pieces=_without_lines(piece.pieces))
+        for piece in block
+    ]
+
+
+def _restored(block: list[Any], contents: list[Any]) -> Block:
     found: Block = []
     pending = list(block)
     for place, piece in enumerate(pending):
@@ -111,7 +136,7 @@ def restored(block: list[Any], contents: list[Any]) -> Block:
         value, last = contents[number], found[-1] if found else ""
         following = pending[place + 1] if place + 1 < len(pending) else None
         if not (isinstance(value, Inline) and isinstance(value.content, Layout)):
-            found.append(Inline(value, restored(pieces, contents), *marks))
+            found.append(Inline(value, _restored(pieces, contents), *marks))
             continue
         if value.pieces:  # in the place of a space
             if isinstance(last, str) and last.endswith(" "):

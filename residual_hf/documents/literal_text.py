@@ -2,14 +2,15 @@
 
 import html
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, count
 from typing import NamedTuple
 
 from residual_hf.generation.html_text import VERBATIM
-from residual_hf.generation.inline import BETWEEN, LINE, Block, Inline
+from residual_hf.generation.inline import BETWEEN, LINE, Block, Inline, plain_text
 from residual_hf.model import placeholders
-from residual_hf.model.placeholders import RUN
+from residual_hf.model.placeholders import PLACEHOLDER, RUN
 from residual_hf.model.translation_inputs import CHARACTER
 
 EMPTY, START, END = "empty", "start", "end"
@@ -22,6 +23,12 @@ NAME = re.compile(r"</?([A-Za-z][\w:-]*|\d+(?= ?/?>))")
 ARGUMENT, MESSAGE, BRACES = "argument", "message", "braces"
 BRACE = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:plural|select|selectordinal)\s*,|'[{}][^']*'|[{}#]")
 """In messages of ICU: the start of a choice, quoted text, a brace, a number."""
+_TYPE = "(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@]"
+OF_PRINTF = re.compile(rf"%(?:[-+#0,']*\d*(?:\.\d+)?{_TYPE}|#@\w+@|<PRI\w+>)")
+OF_PYTHON = re.compile(r"\{(?:[!:][^{}]*)?\}")
+"""Placeholders that stand for the next argument."""
+OF_OTHERS = re.compile(rf"(?<!%)%(?:L?\d{{1,2}}(?![\d$.]|{_TYPE})|[-_0^#]?[aAbBHIjmMUWyYZ])")
+"""In texts without placeholders of printf: those of Qt, and of dates."""
 
 
 class Mark(NamedTuple):
@@ -57,7 +64,7 @@ def read_marks(parts: Iterable[str | Mark]) -> Block:
                 is_open[mark.name] -= 1
                 outside = stack[-1][1] if stack else root
                 if mark.name == part.name:
-                    keep = mark.name.lower() in VERBATIM
+                    keep = mark.name.lower() in (*VERBATIM, "xliff:g")  # of Android
                     is_link, is_raised = (mark.name.lower() == name for name in ("a", "sup"))
                     outside.append(Inline((mark.written, part.written), pieces, keep, is_link, is_raised))
                     break
@@ -94,15 +101,20 @@ def marked(text: str, read: Callable[[str], Iterable[str | Mark]] = characters) 
     return _marked(text, read, [] if _is_balanced([text]) else None)
 
 
-def marked_block(block: Block) -> Block:
-    """A block with the tags and the placeholders in its text as elements; a choice of ICU may go over elements."""
+def marked_block(block: Block, split: Callable[[str], Iterable[str | Mark]] = lambda text: [text]) -> Block:
+    """A block with the tags and the placeholders in its text as elements; a choice of ICU may go over elements.
+
+    `split`: gives further marks in a text, and what is between them.
+    """
     opened: list[str] | None = [] if _is_balanced(_texts(block)) else None
 
     def read(pieces: Block) -> Block:
         found: Block = []
         for piece in pieces:
             if isinstance(piece, str):
-                found += read_marks(_marked(piece, characters, opened))
+                parts = split(piece)
+                texts = ([each] if isinstance(each, Mark) else _marked(each, characters, opened) for each in parts)
+                found += read_marks(chain.from_iterable(texts))
             else:
                 found.append(piece if piece.keep else piece._replace(pieces=read(piece.pieces)))
         return found
@@ -123,6 +135,52 @@ def spelled(block: Block, encode: Callable[[str], str] = str) -> Iterator[str | 
             if end or not piece.keep:  # else it is written by its tag alone, and has what is read for it
                 yield from spelled(piece.pieces, encode)
             yield end
+
+
+def in_order(source: Block, translation: Block) -> Block:
+    """A translation whose placeholders that stand for the next argument have its number, if their order changes."""
+    if not OF_OTHERS.search(plain_text(source)):
+        translation = _in_order(source, translation, OF_PRINTF, "%{}$", 1)
+    return _in_order(source, translation, OF_PYTHON, "{{{}", 0)
+
+
+def _in_order(source: Block, translation: Block, kind: re.Pattern[str], begin: str, first: int) -> Block:
+    """`begin`: how placeholders of a kind begin with a number; `first`: that of the first argument."""
+    places = count(first)
+
+    def numbered(name: re.Match[str]) -> str:
+        return begin.format(next(places)) + name[0][1:] if kind.fullmatch(name[0]) else name[0]
+
+    own, moved = (
+        [mark for mark in _starts(block) if any(map(kind.fullmatch, PLACEHOLDER.findall(mark)))]
+        for block in (source, translation)
+    )
+    if own == moved or sorted(own) != sorted(moved):
+        return translation
+    new: dict[str, deque[str]] = {mark: deque() for mark in own}
+    for mark in own:
+        new[mark].append(PLACEHOLDER.sub(numbered, mark))
+    return _renamed(translation, new)
+
+
+def _starts(block: Block) -> Iterator[str]:
+    """The marks of a block as they are written, without ends."""
+    for piece in block:
+        if isinstance(piece, Inline):
+            yield from piece.content[:1] if isinstance(piece.content, tuple) else ()
+            yield from _starts(piece.pieces)
+
+
+def _renamed(block: Block, new: Mapping[str, deque[str]]) -> Block:
+    """A block with the next new form of each mark that has some."""
+    found: Block = []
+    for piece in block:
+        if isinstance(piece, Inline):
+            if isinstance(piece.content, tuple) and piece.content[0] in new:
+                piece = piece._replace(content=(new[piece.content[0]].popleft(), piece.content[1]))
+            piece = piece._replace(pieces=_renamed(piece.pieces, new))
+        found.append(piece)
+    return found
 
 
 def _texts(block: Block) -> Iterator[str]:

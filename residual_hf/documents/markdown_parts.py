@@ -22,11 +22,11 @@ FRONT_MATTER = re.compile(
 """In YAML or TOML."""
 DIRECTIVE = re.compile(
     r"^([ \t>]*)(?::{3,}.*|/{3,}(?:[ \t]+[\w-]+(?:[ \t]*\|.*)?)?"
-    r"|\{:[^{}\n]*\}|\[![\w-]+\][-+]?.*|\*\[[^\]\n]+\]:.*|\[{1,2}_?TOC_?\]{1,2}|-+8<-+.*)[ \t]*$",
+    r"|\{:[^{}\n]*\}|\[![\w-]+\][-+]?.*|\*\[[^\]\n]+\]:.*|\[{1,2}_?TOC_?\]{1,2}|-+8<-+.*|\([^()\s]+\)=)[ \t]*$",
     re.MULTILINE | re.IGNORECASE,
 )
 """Lines of their own: containers of Pandoc, Docusaurus and PyMdown, attributes of kramdown, alerts of GitHub,
-abbreviations, tables of contents, files that MkDocs includes."""
+abbreviations, tables of contents, files that MkDocs includes, labels of MyST."""
 _TEMPLATE = r"\{(?:%|\{[<%])-?[ \t]*"
 TEMPLATE_CODE = re.compile(
     rf"^[ \t]*{_TEMPLATE}(highlight|comment)\b(?:(?!{_TEMPLATE}\1\b|\n[ \t>]*(?:```|~~~)).)*?"
@@ -52,10 +52,16 @@ KEPT = re.compile(
 """Citations of Pandoc, marks of notes, attributes, names of emoji, bare addresses and placeholders of templates."""
 IMPORT = re.compile(
     r"(?:\A|(?<=\n\n))(?=import\s{0,20}(?:[\"']|\{|\*\s{0,20}as\s|[\w*{} ,]{1,500}\sfrom\s{1,20}[\"'])"
-    r"|export\s{1,20}(?:default|const|let|var|function|class|async|[{*]))(?:(?![ \t>]*(?:```|~~~))[^\n]+\n)*"
+    r"|export\s{1,20}(?:default|const|let|var|function|class|async|[{*]))(?:(?![ \t>]*(?:```|~~~))[^\n]+(?:\n|\Z))*"
 )
-"""Statements of JavaScript in MDX."""
-_CODE = r"(?:[^{}\n]|\n(?!\n))"
+"""Statements of JavaScript in MDX, up to a blank line."""
+STATEMENT = re.compile(
+    r"\n(?=\n)|\Z|(?<=\n)(import\b|export\b|#{1,6} |[ \t>]*(?:```|~~~))|[()\[\]{}]|\\."
+    r"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\]){0,5000}`|//[^\n]*|/\*(?:(?!/\*|\*/).)*\*/",
+    re.DOTALL,
+)
+"""In statements: a blank line, the beginning of something else, a bracket, an escape, a text, a comment."""
+_CODE = r"(?:[^{}\n]|\n(?![ \t>]*(?:```|~~~)))"
 _BRACES = rf"\{{(?:{_CODE}|\{{(?:{_CODE}|\{{{_CODE}*\}})*\}})*\}}"
 _ATTRIBUTE = rf"(?:[\w.:-]+(?:=(?:\"[^\"]*\"|'[^']*'|{_BRACES}))?|{_BRACES})"
 JSX = rf"(?:</?(?:[A-Za-z][\w.:-]*(?:\s+{_ATTRIBUTE})*\s*/?)?>|{_BRACES})"
@@ -64,6 +70,8 @@ TASK = re.compile(r"\[[ xX]\]\s+(?=\S)")
 MATH = re.compile(r"\$\$[^$]{1,5000}\$\$|\$(?![\s$])(?:\\.|[^$\\]){1,1000}(?<!\s)\$(?!\d)")
 """Formulas as in Pandoc, so that prices are text."""
 MATH_LINES = re.compile(r"^[ \t>]*\$\$(?:(?!\$\$|\n[ \t>]*\n).)*\$\$[ \t]*$", re.DOTALL | re.MULTILINE)
+ROLE = re.compile(r"\{[\w:+.-]+\}(`+)(?!`)((?:(?!\1).){1,1000})\1(?!`)", re.DOTALL)
+"""A role of MyST with its text."""
 WIKI_LINK = re.compile(r"!?\[\[([^\[\]|\n]+)(?:\|([^\[\]|\n]+))?\]\](?![(\[])")
 """Link to a page, with or without its own text; after `!` the page itself is shown."""
 REFERENCE = re.compile(r"\[([^\[\]^\n][^\[\]\n]*|)\]")
@@ -85,7 +93,7 @@ def markdown_parser(*, is_mdx: bool) -> MarkdownIt:
         if name in WITH_SOURCE:
             ruler.at(name, partial(_with_source, rule))
     ruler.after("link", "reference", _reference)
-    for name, pattern in (("math", MATH), ("wiki_link", WIKI_LINK)):
+    for name, pattern in (("math", MATH), ("role", ROLE), ("wiki_link", WIKI_LINK)):
         ruler.before("escape", name, partial(_token, name, pattern))
     if is_mdx:
         parser.disable(["code", "html_block"])
@@ -96,11 +104,40 @@ def markdown_parser(*, is_mdx: bool) -> MarkdownIt:
 def parsed(parser: MarkdownIt, text: str, env: MutableMapping[str, Any]) -> list[Any]:
     """The tokens of a text, without what is no Markdown of CommonMark."""
     is_mdx = "jsx" in parser.inline.ruler.get_active_rules()
-    for kept in (FRONT_MATTER, IMPORT, TEMPLATE_CODE, *[JSX_LINES] * is_mdx, MATH_LINES):  # become blank lines
-        text = kept.sub(lambda found: "\n" * found[0].count("\n"), text)
+    text = _without_statements(FRONT_MATTER.sub(_blank_lines, text))
+    for kept in (TEMPLATE_CODE, *[JSX_LINES] * is_mdx, MATH_LINES):
+        text = kept.sub(_blank_lines, text)
     for pattern, read in ((DIRECTIVE, r"\1"), (ADMONITION, r"\1-   <!---->"), (DEFINITION, r"\1-"), (NOTE, r"\1-")):
         text = pattern.sub(read, text)
     return parser.parse(text, env)
+
+
+def _blank_lines(found: re.Match[str]) -> str:
+    return "\n" * found[0].count("\n")
+
+
+def _without_statements(text: str) -> str:
+    """A text with blank lines for statements of JavaScript."""
+    found, place = [], 0
+    while statement := IMPORT.search(text, place):
+        end = _end_of_statement(text, statement)
+        found += [text[place : statement.start()], "\n" * text.count("\n", statement.start(), end)]
+        place = end
+    return "".join([*found, text[place:]])
+
+
+def _end_of_statement(text: str, statement: re.Match[str]) -> int:
+    """Where a statement ends: at a blank line without open brackets, or at the first one if there is none."""
+    depth = 0
+    for part in STATEMENT.finditer(text, statement.start()):
+        if part[0] in ("\n", ""):
+            if depth <= 0:
+                return part.end()
+        elif part[1] and part.start() >= statement.end():
+            break
+        else:
+            depth += (part[0] in "([{") - (part[0] in ")]}")
+    return statement.end()
 
 
 def parts_of(tokens: Sequence[Any], spelled: list[str]) -> Iterator[str | Mark]:
@@ -124,6 +161,9 @@ def parts_of(tokens: Sequence[Any], spelled: list[str]) -> Iterator[str | Mark]:
             yield Mark("\\\n" if source else "  \n", text="\n")
         elif token.type == "math":
             yield Mark(SPACES_AFTER.sub("\n", token.content), text=token.content)
+        elif token.type == "role":
+            _, text = ROLE.fullmatch(token.content).groups()  # type: ignore[union-attr]
+            yield Mark(SPACES_AFTER.sub("\n", token.content), text=text.strip())
         elif token.type == "wiki_link":
             page, text = WIKI_LINK.fullmatch(token.content).groups()  # type: ignore[union-attr]
             if text and token.content[0] != "!":

@@ -16,7 +16,7 @@ from residual_hf.generation.markup import Block
 from . import XML_MESSAGES
 from .catalogues import CatalogueOptions
 from .document import DocumentFile, has_text, is_setting, read_bytes
-from .literal_text import characters, marked, read_marks, unescaped, write_marks
+from .literal_text import characters, in_order, marked, read_marks, unescaped, write_marks
 
 with requires("documents"):
     from ruamel.yaml import RoundTripConstructor, RoundTripRepresenter
@@ -129,7 +129,7 @@ class MessageFile(DocumentFile):
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         changed = {}
-        for message, block in zip(self._messages, blocks, strict=True):
+        for message, block in zip(self._messages, map(in_order, self.blocks, blocks), strict=True):
             text = write_marks(block, partial(html.escape, quote=False) if message.is_escaped else str)
             if text != message.current:
                 changed[message.element] = message.write(text)

@@ -47,6 +47,26 @@ LANGUAGE = re.compile(r"""((?<=[\s"'])(?:xml:)?lang\s*=\s*(["']?))([\w-]+)\2|"[^
 _escape = partial(html.escape, quote=False)
 
 
+def _between(opening: str, closing: str, without: str = "") -> str:
+    """The pattern of code between two marks, in which neither further code nor what is `without` begins."""
+    return f"{opening}(?:(?!{opening}|{closing}{without}).)*{closing}"
+
+
+TEMPLATE = re.compile(
+    "|".join(
+        (
+            *(_between(*marks) for marks in (("<%", "%>"), (r"<\?php", r"(?:\?>|\Z)"), (r"<\?[=\s]", r"\?>"))),
+            *(_between(*marks, "|</|<!--|-->") for marks in (("{%", "%}"), ("{#", "#}"), ("{{", "}}+"))),
+            "\ufdd0",
+        )
+    ),
+    re.DOTALL,
+)
+"""Code of ERB, JSP, PHP, Jinja and Mustache, and the first character of `HIDDEN`."""
+HIDDEN = re.compile("\ufdd0([0-9]+)\ufdd1")
+"""What HTMLParser reads in the place of code that has characters of HTML."""
+
+
 class Token(NamedTuple):
     """A part of HTML. `kind`: "start" or "end" of an element, "text", or "other"; `text` is what can be read of it."""
 
@@ -60,8 +80,8 @@ class HTMLText:
     """The blocks of a text in HTML.
 
     White space in sentences is as a browser shows it. Inline elements that are nested wrongly are closed and opened
-    again, and end tags without a start are dropped. Comments, code, the reading of ruby text, and elements with
-    `translate="no"` or the class `notranslate` are kept. `blocks` are those with something to translate.
+    again, and end tags without a start are dropped. Comments, code, also of templates, the reading of ruby text, and
+    elements with `translate="no"` or the class `notranslate` are kept. `blocks` are those with something to translate.
     """
 
     def __init__(self, text: str):
@@ -217,18 +237,37 @@ def _balanced(tokens: Sequence[Token]) -> list[Token]:
 
 
 def _tokens(text: str) -> list[Token]:
+    codes: list[str] = []
+
+    def hidden(found: re.Match[str]) -> str:
+        if _escape(found[0]) == found[0] != "\ufdd0":
+            return found[0]
+        codes.append(found[0])
+        return f"\ufdd0{len(codes) - 1}\ufdd1"
+
+    def shown(text: str) -> str:
+        return HIDDEN.sub(lambda found: codes[int(found[1])], text)
+
     parser = _Parser()
-    parser.feed(text)
+    parser.feed(TEMPLATE.sub(hidden, text))
     parser.close()
     parser.end_kept()
     found: list[Token] = []
     for is_text, group in groupby(parser.tokens, lambda token: token.kind == "text"):
         tokens = list(group)
         if is_text:  # which HTMLParser ends at `<` alone
-            raw, read = ("".join(parts) for parts in zip(*((t.raw, t.text) for t in tokens), strict=True))
-            tokens = [Token("text", raw, text=read)]
-        found += tokens
-    return [*found, Token("other", parser.rawdata)]  # the rest of a script without its end tag
+            forms = (HIDDEN.split("".join(parts)) for parts in zip(*((t.raw, t.text) for t in tokens), strict=True))
+            for number, (raw, read) in enumerate(zip(*forms, strict=True)):
+                found.append(_code(codes[int(raw)]) if number % 2 else Token("text", raw, text=read))
+        else:
+            found += (Token(*map(shown, token)) for token in tokens)
+    return [*found, Token("other", shown(parser.rawdata))]  # the rest of a script without its end tag
+
+
+def _code(written: str) -> Token:
+    """Code of a template; that of PHP is not read."""
+    is_read = not written.startswith("<?") and len(written) <= LONGEST_KEPT
+    return Token("other", written, text=written if is_read else "")
 
 
 class _Parser(HTMLParser):

@@ -36,6 +36,7 @@ PLACEHOLDER = re.compile(
     rf"|@(?:\.\w+)?:(?:\{{[^{{}}]*\}}|\([^()]*\)|(?:{_WORD}|-)+(?:\.(?:{_WORD}|-)+)*)"  # links of Vue I18n
     r"|\$t\([^()]*\)|[$#%@]?\{ ?[^\s{}]* ?\}"
     rf"|(?<![A-Za-z0-9_:]):[a-z]{_WORD}+(?!{_WORD}|:)"
+    rf"|%(?:\d+\$)?(?:#@{_WORD}+@|<PRI[diouxX]\w+>)|(?<!\d)%arg(?!{_WORD})"  # of Xcode and gettext
     rf"|%(?:\d+\$|\(\w+\)|<\w+>){_FORMAT}|%(?:0[1-9]|[-+#0,']*(?:[1-9]\d*)?\.\d+){_TYPE}"
     rf"|%{_FORMAT}(?!{_WORD})"
     rf"|%(?!\d+[^\W\d]){_WORD}+%(?!\d|{_LENGTH}?(?:[sd@]|[iuxXcf](?!{_WORD}{{4}})))"

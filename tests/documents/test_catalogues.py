@@ -252,6 +252,32 @@ def test_codes_for_line_breaks_end_a_line(code, tmp_path, monkeypatch):
     assert f"<target>ONE LINE.{code}TWO <g>WORDS{code}THREE</g></target>" in written
 
 
+def test_codes_of_phrase_are_around_their_text(tmp_path, monkeypatch):
+    source, expected = with_marks("«see» {1&gt;«our» {b&gt;«new»&lt;b} «page»&lt;1} {2} {i&gt;«a»")
+    unit = f"<trans-unit><source>{source}</source></trans-unit>"
+    written = upper_text(monkeypatch, tmp_path / "a.mxliff", f"<xliff>{unit}</xliff>")
+    assert re.search("<target[^>]*>(.*)</target>", written)[1] == expected
+    new = Inline(("{b>", "<b}"), ["new"])
+    assert read_document(tmp_path / "a.mxliff").blocks[0][1] == Inline(("{1>", "<1}"), ["our ", new, " page"])
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(f"<trans-unit {locked}>%s</trans-unit>" for locked in ('m:locked="true"', 'm:locked="locked"')),
+        '<trans-unit>%s<m:seg-defs><m:seg id="1" locked="true"/></m:seg-defs></trans-unit>',
+    ],
+)
+def test_locked_segments_stay(tmp_path, monkeypatch, unit):
+    path, other = tmp_path / "a.sdlxliff", "<trans-unit><source>b</source>"
+    for target in ("", "eins"):
+        segments = f"<seg-source>{SEGMENT % 'one'}</seg-source><target>{SEGMENT % target}</target>"
+        locked = f'<xliff xmlns:m="urn:m">{unit % f"<source>one</source>{segments}"}'
+        path.write_text(f"{locked}{other}</trans-unit></xliff>")
+        written = upper_cased(monkeypatch, path, {"fill": "all"}, overwrite=True).read_text()
+        assert written.startswith(f"{locked}{other}<target") and ">B</target>" in written
+
+
 def test_segments_of_xliff_are_translated_one_by_one(tmp_path, monkeypatch):
     mark = '<mrk mtype="seg" mid="%d">%s</mrk>'
     segments = f"{mark % (1, 'one when')} {mark % (2, 'two.')}{mark % (3, '7')}"
@@ -263,6 +289,57 @@ def test_segments_of_xliff_are_translated_one_by_one(tmp_path, monkeypatch):
     found = re.findall("<target[^>]*>(.*?)</target>", written)
     assert found[0] == segments.replace("one when", "ONE WHEN").replace("two", "TWO")
     assert found[1:] == ['<mrk mtype="seg" mid="1">eins</mrk> <mrk mtype="seg" mid="2">TWO.</mrk>', "fertig"]
+
+
+def turned(translator, blocks, **languages):
+    """The blocks with the elements of each in the reverse order."""
+
+    def turn(block):
+        elements = [piece for piece in block if not isinstance(piece, str)]
+        return [piece if isinstance(piece, str) else elements.pop() for piece in block]
+
+    return [*map(turn, blocks)]
+
+
+@pytest.mark.parametrize(
+    ("flag", "source", "written"),
+    [
+        ("c-format", "%d of %5.2f in %s", "%3$s of %2$5.2f in %1$d"),
+        ("c-format", "<a href='%s'>a</a> %d%% of %s", "%3$s %2$d%% of <a href='%1$s'>a</a>"),
+        ("c-format", "%<PRIu64> of %s", "%2$s of %1$<PRIu64>"),
+        ("c-format", "%s of %s", "%s of %s"),
+        ("c-format", "%1$d of %2$s", "%2$s of %1$d"),
+        ("python-format", "%(a)d of %(b)s", "%(b)s of %(a)d"),
+        ("python-format", "%d of %s", ""),
+        ("python-brace-format", "{:d} of {} and {a}", "{a} of {1} and {0:d}"),
+        ("qt-format", "%1d of %2h", "%2 of %1dh"),
+        ("ruby-format", "%d of %B at %p", "%p of %B at %d"),
+    ],
+)
+def test_placeholders_that_move_get_the_numbers_of_their_arguments(
+    flag, source, written, tmp_path, monkeypatch, caplog
+):
+    content = f'#, {flag}\nmsgid "{source}"\nmsgstr ""\n'
+    (tmp_path / "a.po").write_text(content)
+    found = upper_cased(monkeypatch, tmp_path / "a.po", translate=turned).read_text()
+    assert found == content.replace('msgstr ""', f'msgstr "{written}"')
+    warning = "a.po: 1 messages stay, whose placeholders would move and have no numbers"
+    assert (warning in caplog.text) == (written == "")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.xlf", '<xliff><trans-unit><source>{0} <g id="1">of</g> {1}</source></trans-unit></xliff>'),
+        ("a.strings", '"a" = "{0} of {1}";\n'),
+        ("a.properties", "a = {0} of {1}\n"),
+        ("a.xml", '<resources>\n  <string name="a">{0} of {1}</string>\n</resources>\n'),
+    ],
+)
+def test_placeholders_get_numbers_in_all_messages(name, content, tmp_path, monkeypatch):
+    (tmp_path / name).write_text(content.format("%d", "%s"))
+    written = upper_cased(monkeypatch, tmp_path / name, translate=turned).read_text()
+    assert re.findall(r"%[\w$]+", written)[-2:] == ["%2$s", "%1$d"]
 
 
 MARKS = """msgid ""

@@ -10,9 +10,10 @@ pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("markdown_it", reason="the extra [documents] is not installed")
 
 from markdown_it import MarkdownIt
-from support.documents import rewritten, upper_text
+from support.documents import rewritten, upper_text, with_marks
 
 from residual_hf.documents.translation import read_document
+from residual_hf.generation.markup import Inline
 
 SPECIFICATION = ROOT / "node_modules" / "commonmark-spec" / "spec.txt"  # of the package of npm
 
@@ -166,6 +167,13 @@ def test_citations_stay(tmp_path, monkeypatch, source, expected):
     assert upper_text(monkeypatch, tmp_path / "a.md", source) == expected
 
 
+def test_labels_and_roles_of_myst_stay(tmp_path, monkeypatch):
+    text = "(the-dog)=\n# «a dog»\n\n«see» {ref}`the-dog`, {term}``a ` b`` «and» {doc}`x\ny <z>` «now»\n"
+    before, expected = with_marks(text)
+    assert upper_text(monkeypatch, tmp_path / "a.md", before) == expected
+    assert read_document(tmp_path / "a.md").blocks[1][1] == Inline(("{ref}`the-dog`", ""), ["the-dog"], keep=True)
+
+
 def test_a_reference_keeps_its_label(tmp_path, monkeypatch):
     (tmp_path / "a.md").write_text("[old owl] and [old owl][] and [a *b*][old owl]\n\n[old owl]: /url\n")
     document = read_document(tmp_path / "a.md")
@@ -224,10 +232,43 @@ Some *text* here.
 """
 
 
+STATEMENTS = """export function Card() {
+  const a = "}"; // }
+
+  return <b>a {dog}</b>;
+}
+
+export const list = [
+  {a: '('},
+
+  {a: `(
+
+`},
+]
+
+# one
+
+export const open = {
+
+two (so)
+
+<Comp data={[
+  'x',
+
+  'y'
+]} />
+
+end
+
+import A from 'a'"""
+
+
 def test_components_of_mdx_stay(tmp_path, monkeypatch):
     expected = MDX.replace("Hello", "HELLO").replace("there", "THERE").replace("Some *text* here", "SOME *TEXT* HERE")
     for words in (">Text<", "> and {", "more", "end\n", "Read this"):
         expected = expected.replace(words, words.upper())
     assert upper_text(monkeypatch, tmp_path / "a.mdx", MDX) == expected
+    expected = STATEMENTS.replace("# one", "# ONE").replace("two (so)", "TWO (SO)").replace("end", "END")
+    assert upper_text(monkeypatch, tmp_path / "b.mdx", STATEMENTS) == expected
     written = upper_text(monkeypatch, tmp_path / "a.md", "import X from 'y'\n\n<Comp prop=\"a\">Text</Comp>\n")
     assert written.startswith("import X from 'y'\n\n<Comp prop=\"a\">TEXT")

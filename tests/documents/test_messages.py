@@ -34,6 +34,7 @@ number = 1
 <!-- ours -->
 <resources xmlns:xliff="urn:oasis:names:tc:xliff:document:1.2">
     <string name="hello">«Hello» <b>«world»</b> &amp; <xliff:g id="n">%1$s</xliff:g></string>
+    <string name="brand">«welcome to» <xliff:g id="app">Owl Mail</xliff:g></string>
     <string name="quoted">«It\\'s the \\"nest\\"»\\n«here»</string>
     <string name="own" translatable="false">fixed</string>
     <string name="other">@string/hello</string>
@@ -67,7 +68,7 @@ number = 1
     <value>label</value>
   </data>
 </root>""",
-    "app.arb": '{\n  "@@locale": "en",\n  "hello": "«Hello» {name}",\n  "@hello": {"description": "A greeting"}\n}\n',
+    "app.arb": '{\n  "@@locale": "en_US",\n  "hello": "«Hello» {name}",\n  "@hello": {"description": "Greets"}\n}\n',
     "messages.json": '{"hello": {"message": "«Hello»", "description": "A greeting", "placeholders": {}}}',
     "a.json": '{"a.b": "«The owl»", "c": {"d": ["«One»", 2, 1.50, true, null], "e": {}},\n "c": "«Two»\\n«three»"}\n',
     "a.yml": f"""# ours
@@ -102,6 +103,7 @@ def test_texts_are_translated_and_all_else_stays(name, end, tmp_path, monkeypatc
     content = FILES[name].replace("\n", end)
     path = tmp_path / name
     content, expected = with_marks(content)
+    expected = expected.replace("en_US", "de")
     path.write_bytes(content.encode())
     assert changed_by_identity(path) == []
     assert upper_cased(monkeypatch, path).read_bytes().decode() == expected

@@ -2,12 +2,13 @@
 
 import re
 import zipfile
+from functools import partial
 
 import pytest
 
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 
-from support.documents import rewritten, upper_cased, with_marks
+from support.documents import in_upper_case, rewritten, upper_cased, with_marks
 
 from residual_hf.base import archives
 from residual_hf.base.errors import InputError
@@ -169,6 +170,19 @@ def test_slides(tmp_path, monkeypatch):
         '<a:r><a:rPr lang="en" b="1"/><a:t>BIG</a:t></a:r><a:r><a:rPr lang="en-US"/><a:t> SMALL WORDS</a:t></a:r>'
         '<a:br/><a:fld type="slidenum"><a:t>1</a:t></a:fld><a:endParaRPr/></a:p></p:sld>'
     )
+
+
+def test_tabs_of_slides_stay(tmp_path, monkeypatch):
+    text = (
+        "<a:r><a:rPr b='1'/><a:t>Owls:\t</a:t></a:r><a:r><a:rPr/><a:t>one owl\tthree of them\t\t</a:t></a:r>"
+        "<a:r><a:rPr i='1'/><a:t>seen here</a:t></a:r>"
+    )
+    files = {"ppt/slides/slide1.xml": f'<p:sld xmlns:p="urn:p" xmlns:a="{A}"><a:p>{text}</a:p></p:sld>'}
+    path = archive(tmp_path / "a.pptx", **files)
+    assert NumberedDocument(path).text == "Owls:\vone owl\vthree of them\vseen here"
+    translate = partial(in_upper_case, write=lambda sentence: " ".join(sentence.upper().split()))
+    written = content(upper_cased(monkeypatch, path, translate=translate), "ppt/slides/slide1.xml")
+    assert re.findall("<a:t>(.*?)</a:t>", written) == ["OWLS:\t", "ONE OWL\tTHREE OF THEM\t\t", "SEEN HERE"]
 
 
 def test_masters_have_text_of_their_own_and_placeholders(tmp_path, monkeypatch):

@@ -74,6 +74,61 @@ def test_texts_that_formulas_compare_stay(tmp_path, monkeypatch, caplog):
     assert "<text:p>Open</text:p>" in written and "<text:p>SHUT</text:p>" in written
 
 
+SHEETS = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ('<sheets/><calcPr calcId="1"/><extLst/>', '<sheets/><calcPr calcId="1" fullCalcOnLoad="1"/><extLst/>'),
+        ("<bookViews/><sheets/><pivotCaches/>", '<bookViews/><sheets/><calcPr fullCalcOnLoad="1"/><pivotCaches/>'),
+    ],
+)
+def test_formulas_are_calculated_from_the_translation(tmp_path, monkeypatch, properties, expected):
+    parts = {"xl/workbook.xml": f'<workbook xmlns="{SHEETS}">{properties}</workbook>'}
+    parts["xl/sharedStrings.xml"] = f'<sst xmlns="{SHEETS}"><si><t>an owl</t></si></sst>'
+    cell = '<c t="str">{}<v>an owl calls</v></c>'
+    for formula in ("<f>A1&amp;B1</f>", ""):
+        parts["xl/worksheets/sheet1.xml"] = f'<worksheet xmlns="{SHEETS}">{cell.format(formula)}</worksheet>'
+        path = archive(tmp_path / "a.xlsx", **parts)
+        written = content(upper_cased(monkeypatch, path, overwrite=True), "xl/workbook.xml")
+        assert (expected if formula else properties) in written
+        assert properties in content(rewritten(monkeypatch, path), "xl/workbook.xml")
+
+
+def test_names_of_fields_of_pivot_tables_stay(tmp_path, monkeypatch):
+    cells = "".join(f"<si><t>{text}</t></si>" for text in ("Region", "North"))
+    cache = '<a xmlns="urn:s"><cacheFields><cacheField name="Region"/></cacheFields></a>'
+    files = {"xl/sharedStrings.xml": f"<sst>{cells}</sst>", "xl/pivotCache/pivotCacheDefinition1.xml": cache}
+    path = archive(tmp_path / "a.xlsx", **files)
+    assert [*map(plain_text, read_document(path).blocks)] == ["North"]
+    assert content(upper_cased(monkeypatch, path), "xl/pivotCache/pivotCacheDefinition1.xml") == cache
+    names = 'xmlns:t="urn:oasis:names:tc:opendocument:xmlns:table:1.0"'
+    field = f'<t:data-pilot-field {names} t:source-field-name="Region"/>'
+    path = open_document(tmp_path / "a.ods", f"{field}<text:p>Region</text:p><text:p>North</text:p>")
+    assert read_document(path).blocks == [["North"]]
+
+
+@pytest.mark.parametrize(
+    ("condition", "stay"),
+    [
+        ('<formula>NOT(ISERROR(SEARCH("owl",D2)))</formula>', ["an owl calls", "owls", "the owl"]),
+        ('<f>FIND( "owl";A1)</f>', ["an owl calls", "owls", "the owl"]),
+        ('<cfRule type="notContainsText" text="owl"/>', ["an owl calls", "owls", "the owl"]),
+        ('<cfRule type="beginsWith" text="owl"><formula>LEFT(A1,3)="owl"</formula></cfRule>', ["owls"]),
+        ('<cfRule type="endsWith" text="Owl"/>', ["the owl"]),
+        ("<condition t:value='contains-text(\"owl\")'/>", ["an owl calls", "owls", "the owl"]),
+        ("<condition t:value='begins-with(\"owl\")'/>", ["owls"]),
+    ],
+)
+def test_texts_stay_in_which_conditions_look_for_a_part(tmp_path, condition, stay):
+    texts = ["an owl calls", "owls", "the owl", "a bear"]
+    files = {"xl/sharedStrings.xml": f"<sst>{''.join(f'<si><t>{text}</t></si>' for text in texts)}</sst>"}
+    files["xl/worksheets/sheet1.xml"] = f'<a xmlns:t="urn:t">{condition}</a>'
+    blocks = read_document(archive(tmp_path / "a.xlsx", **files)).blocks
+    assert [*map(plain_text, blocks)] == [text for text in texts if text not in stay]
+
+
 def test_characters_that_excel_writes_as_their_numbers(tmp_path, monkeypatch):
     cells = (
         "<si><t>one_x000D_\ntwo</t></si>",

@@ -1,11 +1,13 @@
 """Text, HTML, Markdown and subtitles."""
 
+from functools import partial
+
 import pytest
 
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("markdown_it", reason="the extra [documents] is not installed")
 
-from support.documents import UpperCase, rewritten, upper_cased, upper_text, with_marks
+from support.documents import UpperCase, in_upper_case, rewritten, upper_cased, upper_text, with_marks
 
 from residual_hf.base.errors import InputError
 from residual_hf.documents import document, translation
@@ -63,6 +65,17 @@ MARKED = [
     ("c.srt", '1 --> 2\n<font color="red" face="A">«one two three»</font>\n{\\an8}«four five six»\n'),
     ("b.vtt", "1:00 --> 2:00\n<v A>«one»</v>\n<v B>«two»\xa0«x»</v>\n"),
     ("b.html", "<p>«to» {{ name }}, %s</p>"),
+    (
+        "e.html",
+        "{% if a > 3 and b < 5 %}<p>«see» {{ a && b }} «item»{% if n > 1 %}«s»{% endif %}, {{ c &amp;&amp; d }}, "
+        "<%= e %> «and» <% if f %>«new»<% end %> {{ g|h('<br>') }}</p>{% endif %}"
+        "<p>«begins» <code>{{</code></p><p>«ends» <code>}}</code></p>\n",
+    ),
+    (
+        "f.html",
+        "<?php foreach ($a->b as $c => $d): ?><a {% if a > b %}class='c'{% endif %} href=\"<?= $a->b ?>\">«it is»</a>"
+        "<?php endforeach ?><p>«5» &gt; 3 «x»</p><script>if (a && {{ b > c }}) d('</b>')</script><?php $a->b();\n",
+    ),
     (
         "h.md",
         "# «a» {#b .c}\n\n"
@@ -145,6 +158,24 @@ def test_only_text_changes(tmp_path, monkeypatch, name, content, expected):
     assert upper_text(monkeypatch, tmp_path / name, content) == expected
     same = rewritten(monkeypatch, tmp_path / name).read_bytes().decode().upper()
     assert same == (content.replace("\r", "\n") if name.endswith((".srt", ".vtt")) else expected).upper()
+
+
+COLUMNS = with_marks(r"«name of it»:\t«value»\t \t«it»\n\t«one»\t7\n  «-h, --help»        «show»    («help»)\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("a.txt", "{}"), ("a.json", '["{}"]'), ("a.strings", '"a" = "{}";'), ("a.po", 'msgid "{}"\nmsgstr "{}"\n')],
+)
+def test_columns_stay(tmp_path, monkeypatch, name, file):
+    source, expected = (file.format(text, "") for text in COLUMNS)
+    if name == "a.txt":
+        source, expected = (text.replace(r"\t", "\t").replace(r"\n", "\n") for text in (source, expected))
+    if name == "a.po":
+        expected = file.format(*COLUMNS)
+    (tmp_path / name).write_text(source)
+    translate = partial(in_upper_case, write=lambda sentence: " ".join(sentence.upper().split()))
+    assert upper_cased(monkeypatch, tmp_path / name, translate=translate).read_text() == expected
 
 
 @pytest.mark.parametrize(

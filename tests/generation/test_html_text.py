@@ -30,7 +30,12 @@ def test_what_is_shown_in_place_of_media_is_no_part_of_the_sentence(tag):
     assert blocks[0] == ["Look:"] and blocks[1][0] == "Not "
 
 
-@pytest.mark.parametrize("begins", ["<a ", "</", "<?", "<", '<a b="'])
+def test_characters_that_stand_for_code_of_templates_stay():
+    document = HTMLText("one \ufdd00\ufdd1 <% two \ufdd07\ufdd1 %>")
+    assert document.render(document.blocks) == "one \ufdd00\ufdd1 <% two \ufdd07\ufdd1 %>"
+
+
+@pytest.mark.parametrize("begins", ["<a ", "</", "<?", "<", '<a b="', "<%", "{{<"])
 def test_tags_that_never_end_are_read_in_linear_time(begins):
     text = begins * (30_000 // len(begins))
     started = time.process_time()
