@@ -13,9 +13,11 @@ import pytest
 from PIL import Image
 from support.example_scripts import ROOT, run
 from support.processes import run_here
-from transformers import pipeline
+from transformers import AutoModelForImageClassification, pipeline
 
 from residual_hf.base.errors import InputError
+from residual_hf.model.branch_warmup import BranchWarmup
+from residual_hf.model.profiling import admin_connections
 
 TRAIN = ROOT / "examples" / "images" / "train.py"
 
@@ -58,6 +60,18 @@ def test_a_run_goes_on_and_leaves_a_model_and_its_figures(squares, tmp_path, mon
     assert not (tmp_path / "out" / "skip-cifar-4.csv").exists()  # no losses in three updates
     rows = (tmp_path / "out" / "skip-cifar-3.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == ["gradient of the output of blocks", "effective scale"]
+
+
+@pytest.mark.parametrize("mode", ["branch_norm", "admin"])
+def test_modes_that_need_a_start_get_it(mode, squares, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    network = ("--depth", 8, "--ln-mode", mode)
+    run("images/train.py", "--data", squares, "--output", tmp_path / "run", *network, "--epochs", 1)
+    model = AutoModelForImageClassification.from_pretrained(tmp_path / "run")
+    if mode == "admin":
+        assert len(model.config.admin_profile) == len(admin_connections(model))
+    else:
+        assert all(part.updates == 1 for part in model.modules() if isinstance(part, BranchWarmup))
 
 
 def test_data_that_cannot_be_used_is_named(squares, tmp_path, monkeypatch):

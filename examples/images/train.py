@@ -20,6 +20,8 @@ from transformers import Trainer, TrainingArguments, ViTImageProcessor, set_seed
 
 from residual_hf import ResidualForImageClassification, ResidualImageConfig
 from residual_hf.base.errors import InputError, requires
+from residual_hf.model.profiling import wants_profile
+from residual_hf.training.callbacks import BranchWarmupCallback
 from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.training.launch import use_one_gpu
 
@@ -106,7 +108,10 @@ def train(options: argparse.Namespace) -> None:
         ),
         compute_metrics=lambda p: {"error": 100 * float((p.predictions.argmax(-1) != p.label_ids).mean())},
         optimizers=(optimizer, schedule),
+        callbacks=[BranchWarmupCallback()],
     )
+    if last is None and wants_profile(model):
+        model.profile_admin(train.__getitems__([*range(min(128, len(train)))]))
     trainer.train(resume_from_checkpoint=last)
     trainer.save_model()
 

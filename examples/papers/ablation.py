@@ -33,9 +33,10 @@ def layer_removal(model: Any, batches: Batches, score: Callable[[Any], float] | 
     found = stacks(model)
     rows: list[LayerRemoval] = []
     for name, stack in found.items():
-        mode = stack.config.of(name).mode if isinstance(stack, ResidualStack) else None
-        if mode is not None and not mode.supports_layerdrop:
-            raise InputError(f"{mode.name}: its layers cannot be removed")
+        own = stack.config.of(name) if isinstance(stack, ResidualStack) else None
+        counts = own is not None and getattr(own.options, "running_mean", False)  # the layers, as RealFormer does
+        if own is not None and (counts or not own.mode.supports_layerdrop):
+            raise InputError(f"{own.mode.name}: its layers cannot be removed")
     for name, stack in found.items():
         layers = getattr(stack, layers_attribute(stack))
         for number in range(1 if rows else 0, len(layers) + 1):  # the first stack has measured all layers

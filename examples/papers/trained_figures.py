@@ -13,7 +13,7 @@ from generated import generated_corpus
 from initial_figures import dependencies
 from points import Panel, Point
 
-from residual_hf.analysis.short_training import ShortCorpus, train
+from residual_hf.analysis.short_training import ShortCorpus, profiled, train
 from residual_hf.probes import gradients
 from residual_hf.probes.undisturbed import Batch, mean_loss
 
@@ -103,7 +103,8 @@ def mixed_stacks(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]
     for encoder in ("post_ln",) if mode == "post_ln" else ("post_ln", "pre_ln"):
         series = f"{encoder} / {mode}"
         model, corpus = untrained(mode, seed, sizes, encoder_ln_mode=encoder)
-        for row in gradients.gradient_norms(model, next(corpus.train(seed))):
+        batch = next(corpus.train(seed))
+        for row in gradients.gradient_norms(profiled(model, batch), batch):
             if (row.stack, row.sublayer, row.location) == ("decoder", "self_attention", "output"):
                 yield Point("decoder: relative gradient", series, seed, row.layer, row.relative)
         losses = train(model, corpus.train(seed), warmed_up(sizes, 3e-3), sizes["updates"])
@@ -138,7 +139,8 @@ def skip_scales(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     """Gradient of each layer's output, and the NLL after a training, for scaled shortcuts."""
     for series, options in scaled(mode):
         model, corpus = untrained(mode, seed, sizes, ln_mode_options=options)
-        for row in gradients.gradient_norms(model, next(corpus.train(seed))):
+        batch = next(corpus.train(seed))
+        for row in gradients.gradient_norms(profiled(model, batch), batch):
             place = (row.stack, row.sublayer, row.location)
             if place == ("decoder", "feed_forward", "output") and math.isfinite(row.norm) and row.norm > 0:
                 yield Point("decoder: gradient of the layer's output", series, seed, row.layer, row.norm)
@@ -147,13 +149,13 @@ def skip_scales(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
 
 
 def training_curve(series: str, seed: int, losses: list[float], sizes: dict[str, Any]) -> Iterator[Point]:
-    """Means over a tenth of the updates each; a run that diverged ends with `DIVERGED`."""
-    every = max(1, sizes["updates"] // 10)
-    for start in range(0, len(losses), every):
-        part = losses[start : start + every]
-        yield Point("training loss", series, seed, start + len(part), min(sum(part) / len(part), DIVERGED))
-    if len(losses) < sizes["updates"]:
-        yield Point("training loss", series, seed, len(losses) + 1, DIVERGED)
+    """Means over a tenth of the updates each; `DIVERGED` from where a run diverged."""
+    updates = sizes["updates"]
+    every = max(1, updates // 10)
+    for start in range(0, updates, every):
+        end = min(start + every, updates)
+        part = losses[start:end] if end <= len(losses) else [DIVERGED]
+        yield Point("training loss", series, seed, end, min(sum(part) / len(part), DIVERGED))
 
 
 def learning_curves(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
@@ -161,13 +163,15 @@ def learning_curves(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Poi
     model, corpus = untrained(mode, seed, sizes)
     found: list[Point] = []
 
+    every = sizes["updates"] // 5 or 1
+
     def measure(update: int) -> None:
-        if update % (sizes["updates"] // 5 or 1) == 0:
+        if update % every == 0:
             found.append(Point("validation NLL", mode, seed, update, bounded(mean_loss(model, corpus.valid()))))
 
     losses = train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"], after_update=measure)
-    if len(losses) < sizes["updates"]:
-        found.append(Point("validation NLL", mode, seed, len(losses) + 1, DIVERGED))
+    for update in range((len(found) + 1) * every, sizes["updates"] + 1, every):
+        found.append(Point("validation NLL", mode, seed, update, DIVERGED))
     yield from (*found, *training_curve(mode, seed, losses, sizes))
 
 

@@ -222,7 +222,9 @@ def run_evaluate_text(options: argparse.Namespace) -> None:
     from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
     refuse(options, OF_TRANSLATIONS, "given with --text, which is scored by perplexity")
-    options.block_size = options.block_size or trained_block_size(options.model)
+    if (run := run_of(options.model)) is not None:
+        options.block_size = options.block_size or run.block_size
+        options.sample_break_mode = options.sample_break_mode or run.setting("data", "sample_break_mode")
     options.model, options.tokenizer = load_checkpoint(
         options.model, trust_remote_code=options.trust_remote_code, classes=(ResidualForCausalLM,)
     )
@@ -232,12 +234,13 @@ def run_evaluate_text(options: argparse.Namespace) -> None:
     print_scores(report, options)
 
 
-def trained_block_size(model: str) -> int | None:
-    """Tokens of a training example of the run that a model is from; behind them positions have not been trained."""
+def run_of(model: str) -> Any:
+    """The `Run` that a model is from, or None. It says in which examples text was read, and positions were trained."""
     from residual_hf.records.run_folder import Run
 
-    folder = next((each for each in Path(model_folder(model)).parents[:2] if (each / RECORD).is_file()), None)
-    return None if folder is None else Run.read(folder).block_size
+    folders = Path(model_folder(model)).absolute().parents[:2]
+    folder = next((each for each in folders if (each / RECORD).is_file()), None)
+    return None if folder is None else Run.read(folder)
 
 
 def add_evaluate(evaluate: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ from residual_hf._version import __version__
 from residual_hf.base.errors import InputError, refuse_if
 from residual_hf.base.files import read_page, write_atomically
 from residual_hf.data.shortlist import Shortlist
+from residual_hf.data.task import TRANSLATION, task_of
 from residual_hf.data.tokenizer import target_backend
 from residual_hf.generation import long_text
 from residual_hf.generation.generation_settings import DecodingSettings
@@ -85,7 +86,7 @@ class WebTarget:
 
     def check(self, config: ResidualConfig) -> None:
         """Raise `InputError` for a model that the page cannot use, or without the library."""
-        if not config.is_encoder_decoder or config.conv_channels:
+        if task_of(config) is not TRANSLATION:
             raise InputError("--to web: only for a translation model (an encoder-decoder that reads text)")
         if not KERNELS.exists():
             raise InputError(

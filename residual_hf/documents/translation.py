@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.language_names import code_given
+from residual_hf.data.task import TRANSLATION, task_of
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.generation.markup import plain_text, translate_blocks
 from residual_hf.generation.resumable_file import ResumableFile
@@ -97,6 +98,8 @@ def translate_document(
     with file:
         done = len(document.blocks) - sum(1 for _ in file.remaining(map(json.dumps, document.blocks)))
         translator = load()
+        if task_of(translator.model.config) is not TRANSLATION:
+            raise InputError(f"{source}: only lines of text, not documents, for a model that does not translate")
         translator.encode([""], *asked.values())  # refuses languages
         total = len(document.blocks)
         with tqdm(desc="translating", unit=" paragraphs", initial=done, total=total, disable=None) as bar:

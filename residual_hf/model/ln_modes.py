@@ -74,7 +74,8 @@ class DualStream(StreamBoundary):
         scale_initial_gain(self.norm, self.options.output_gain)
 
     def starting_values(self) -> dict[str, Tensor | float]:
-        values: dict[str, Tensor | float] = {f"norm.{name}": 0.0 for name, _ in self.norm.named_parameters()}
+        names = [name for name, _ in self.norm.named_parameters() if name in ("weight", "bias")]  # others would stay 0
+        values: dict[str, Tensor | float] = {f"norm.{name}": 0.0 for name in names}
         if not values:
             raise ValueError(f"{type(self.norm).__name__} has no gain to set to 0")
         return values

@@ -124,6 +124,11 @@ class RealFormer(PostLN):
             False, help="softmax of the mean of the scores instead of their sum; recommended for 30 or more layers"
         )
 
+    def __init__(self, config: StackConfig, place: SublayerPlace):
+        super().__init__(config, place)
+        if self.options.running_mean and config.layerdrop:  # which layers have added scores is not known
+            raise ValueError(f"{config.stack}_layerdrop must be 0 with running_mean, not {config.layerdrop}")
+
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, *scores = stream
         if self.place.kind == "feed_forward":

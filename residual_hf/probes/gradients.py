@@ -3,8 +3,10 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
+from .representations import exact
 from .sites import Site, SublayerModules, sublayers, watch
 from .undisturbed import Batches, backward, gradient, undisturbed
 
@@ -34,7 +36,7 @@ def gradient_norms(model: nn.Module, batches: Batches, *, training: bool = False
     squares: dict[Site, float] = defaultdict(float)
 
     def collect(site: Site, gradient: Tensor) -> None:
-        squares[site] += float(gradient.float().square().sum())
+        squares[site] += float(torch.linalg.vector_norm(exact(gradient))) ** 2  # of 1e20, fp32 has no square
 
     with undisturbed(model, training):
         with watch(model, backward=collect):
@@ -53,4 +55,5 @@ def gradient_norms(model: nn.Module, batches: Batches, *, training: bool = False
 
 def weight_norm(part: SublayerModules) -> float:
     """Norm of the gradient of the weights of a branch."""
-    return float(sum(g.square().sum() for p in part.branch_parameters() if (g := gradient(p)) is not None)) ** 0.5
+    found = [exact(g) for p in part.branch_parameters() if (g := gradient(p)) is not None]
+    return float(sum(torch.linalg.vector_norm(each) ** 2 for each in found)) ** 0.5

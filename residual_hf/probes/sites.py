@@ -4,7 +4,8 @@ A `Site` names a tensor by stack, layer (from 1), sub-layer and location. Locati
 
 - `input`, `output`: the hidden state before and after the sub-layer (first member of the stream);
 - `branch.input`, `branch.output`: of the attention or feed-forward module, without dropout and addition;
-- `NORM.input`, `NORM.output` for each norm of the connection, for example `norm.input`.
+- `NORM.input`, `NORM.output` for each norm of the connection, for example `norm.input`, and in the last sub-layer of a
+  stack for those at its end: `boundary.norm.input` is ResiDual's dual stream.
 
 Other encoder-decoders have the same locations as far as modules show them: `input` of the first and `output` of the
 last sub-layer of a layer, and those of `branch` and `norm`.
@@ -130,12 +131,18 @@ def sublayers(model: nn.Module) -> list[SublayerModules]:
 
     Raises `InputError` for layers that are neither ours nor named as in BART or T5.
     """
-    return [
-        part
-        for name, stack in stacks(model).items()
-        for number, layer in enumerate(getattr(stack, layers_attribute(stack)), start=1)
-        for part in (_ours if isinstance(stack, ResidualStack) else _foreign)(name, number, layer)
-    ]
+    parts: list[SublayerModules] = []
+    for name, stack in stacks(model).items():
+        is_ours = isinstance(stack, ResidualStack)
+        for number, layer in enumerate(getattr(stack, layers_attribute(stack)), start=1):
+            parts += (_ours if is_ours else _foreign)(name, number, layer)
+        if is_ours:
+            parts[-1].norms.update(norms_of(stack.boundary, "boundary."))
+    return parts
+
+
+def norms_of(module: nn.Module, prefix: str = "") -> dict[str, nn.Module]:
+    return {f"{prefix}{name}": part for name, part in module.named_modules() if type(part) in NORMS}
 
 
 def _ours(stack: str, number: int, layer: Any) -> Iterator[SublayerModules]:
@@ -144,7 +151,7 @@ def _ours(stack: str, number: int, layer: Any) -> Iterator[SublayerModules]:
         if branch is None:
             continue
         connection = getattr(layer, f"{BRANCHES[kind]}_residual")
-        norms = {name: module for name, module in connection.named_modules() if type(module) in NORMS}
+        norms = norms_of(connection)
         after = layer if connection.place.is_last_in_layer else connection  # a layer of a ResNet may leave out pixels
         yield SublayerModules(stack, number, kind, [branch], norms, connection, after, layer.branch_warmup)
 

@@ -60,8 +60,8 @@ class RunRecord(InputSettings):
     files of the tokenizer to their hashes, `modes` the modes of the user to those of their files. `pairs` is the hash
     of the training pairs, as tokens, unless they are streamed. `max_tokens_found` is the batch size that the search
     found, `max_tokens` the one that was used. `tokens_per_second` is the median over all starts, and `seconds` their
-    sum: of a killed one, until its last checkpoint; `emissions` cover the last. `card` is the hash of the card that the
-    run wrote.
+    sum: of a killed one, until its last checkpoint; `emissions` cover the last. `card` is the hash of the card that
+    the run wrote.
     """
 
     command: str | None = None

@@ -129,10 +129,11 @@ def build_model(
 
 
 def set_search(model: Any, decoding: DecodingSettings) -> None:
-    """Make the `decoding` of a recipe the default search of a model; a decoder alone has none."""
-    if model.config.is_decoder_only:
-        return
+    """Make the `decoding` of a recipe the default search of a model; a decoder alone has none, but begins a line."""
     generation = model.generation_config
+    if model.config.is_decoder_only:
+        generation.bos_token_id = model.config.eos_token_id
+        return
     generation.num_beams = decoding.num_beams
     generation.decoding_dtype = decoding.dtype
     generation.max_length_a, generation.max_length_b = decoding.max_length_a, decoding.max_length_b

@@ -169,8 +169,8 @@ class OptimizerSettings(AdamSettings):
     weight_decay_on: str = option(
         "all",
         choices=("all", "hf"),
-        help="`all`: all parameters, as in fairseq; `hf`: all except norms and biases; a mode can exempt parameters "
-        "in both cases",
+        help="`all`: all parameters, as in fairseq; `hf`: as the Trainer of Transformers, all except biases and "
+        "parameters of norms that it knows by class or name; a mode can exempt parameters in both cases",
     )
 
 

@@ -113,6 +113,16 @@ def test_training_leaves_the_start(old, new, options, rounded):
     assert still == []
 
 
+@pytest.mark.parametrize("norm_type", ["dynamic_tanh", "dynamic_erf"])
+def test_a_dual_norm_that_is_no_layer_norm_learns(norm_type):
+    changed = change_ln_mode(make("post_ln", norm_type=norm_type), "resi_dual").train()
+    optimizer = torch.optim.SGD(changed.parameters(), lr=0.1)
+    for _ in range(2):
+        changed(SOURCE, attention_mask=SOURCE.ne(1), labels=TARGET).loss.backward()
+        optimizer.step()
+    assert changed.model.encoder.boundary.norm.weight.abs().max() > 0
+
+
 @pytest.mark.parametrize(
     ("old", "new", "options"),
     [

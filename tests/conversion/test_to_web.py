@@ -385,8 +385,10 @@ def test_command(tmp_path, capsys):
 def test_refusals(tmp_path, monkeypatch):
     alone = save_checkpoint(causal(ln_mode="post_ln", vocab_size=len(TOKENIZER)), TOKENIZER, tmp_path / "alone")
     model = saved(tmp_path / "model", ln_mode="post_ln")
-    with pytest.raises(InputError, match="only for a translation model"):
-        export(alone, "web", tmp_path / "site")
+    summarizer = saved(tmp_path / "summarizer", ln_mode="post_ln", source_lang="en", target_lang="en")
+    for other in (alone, summarizer):
+        with pytest.raises(InputError, match="only for a translation model"):
+            export(other, "web", tmp_path / "site")
     with pytest.raises(InputError, match="'float32' given, must be one of int8"):
         export(model, "web", tmp_path / "site", dtype="float32")
     monkeypatch.setattr(to_web, "KERNELS", tmp_path / "kernels.wasm")

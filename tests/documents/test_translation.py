@@ -60,6 +60,15 @@ def test_a_document_is_translated_by_the_command(model, tmp_path, capsys, monkey
         assert message in capsys.readouterr().err
 
 
+def test_a_document_is_not_summarized_sentence_by_sentence(tmp_path, capsys):
+    (tmp_path / "a.md").write_text("One. Two.\n")
+    model = save_checkpoint(
+        tiny_model(tiny_tokenizer(), source_lang="en", target_lang="en"), tiny_tokenizer(), tmp_path / "m"
+    )
+    assert main(["translate", str(model), str(tmp_path / "a.md"), "--output", str(tmp_path / "b.md")]) == 2
+    assert "a.md: only lines of text, not documents, for a model that does not translate" in capsys.readouterr().err
+
+
 def test_an_interrupted_document_is_continued(tmp_path, monkeypatch, caplog):
     source, output = tmp_path / "a.md", tmp_path / "b.md"
     source.write_text("".join(f"line *{number}* here\n\n" for number in range(7)))

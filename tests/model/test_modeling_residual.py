@@ -56,6 +56,11 @@ def test_layers_can_be_dropped_in_training_or_the_config_says_no(mode):
     model(SOURCE, attention_mask=SOURCE.ne(1), labels=LABELS).loss.backward()
 
 
+def test_layers_whose_mean_counts_them_are_not_dropped():
+    with pytest.raises(ValueError, match="encoder_layerdrop must be 0 with running_mean, not 0.5"):
+        make("realformer", None, ln_mode_options={"running_mean": True}, encoder_layerdrop=0.5)
+
+
 def test_attention_over_blocks_without_the_first_layer():
     options = {"delta": True, "block_size": 4}
     model = make("attention_residuals", ln_mode_options=options, encoder_layers=4, encoder_layerdrop=0.5).train()

@@ -34,6 +34,12 @@ def test_gradient_norms_are_those_of_autograd():
     assert rows["encoder", 2, "feed_forward", "weights"] == pytest.approx(norm, rel=1e-5)
 
 
+def test_norms_of_gradients_are_beyond_the_squares_of_fp32():
+    model, batch = model_of("xskip", 6, ln_mode_options={"skip_scale": 2.0}), random_batch(4, 6)
+    largest = max(row.norm for row in gradients.gradient_norms(model, batch))
+    assert 1e20 < largest < math.inf
+
+
 OFFICIAL_GRADIENTS = {  # self-attention of the first and feed-forward of the last decoder layer, one seed
     18: {"post_ln": (0.0255, 0.879), "pre_ln": (0.363, 0.204), "resi_dual": (0.309, 1.69)},
     36: {"post_ln": (6.0e-4, 0.946), "pre_ln": (0.269, 0.138), "resi_dual": (0.219, 1.96)},
@@ -209,6 +215,14 @@ def test_range_and_rank():
     assert all(1 < row.rank <= 32 for row in paper_probes.effective_rank(model, batch))
 
 
+def test_the_range_includes_the_dual_stream():
+    model, batch = model_of("resi_dual"), random_batch()
+    for layer in model.model.encoder.layers:
+        nn.init.constant_(layer.ffn.fc2.bias, 5000.0)
+    rows = {(r.stack, r.layer, r.location): r for r in representations.activation_ranges(model, batch)}
+    assert rows["encoder", 2, "boundary.norm.input"].largest > 9990 > rows["encoder", 2, "norm.input"].largest
+
+
 def test_padding_is_not_measured():
     model, batch = model_of("post_ln"), random_batch(2, 6)
     batch["attention_mask"][1, 3:] = 0
@@ -228,6 +242,9 @@ def test_removed_layer():
     assert [(r.stack, r.layer) for r in rows] == [("encoder", i) for i in range(3)] + [("decoder", i) for i in (1, 2)]
     assert rows[0].loss == pytest.approx(model.eval()(**batch).loss.item())
     assert [r.score for r in rows] == [2, 2, 2, 1, 1]
+    counting = model_of("realformer", ln_mode_options={"running_mean": True})
+    with pytest.raises(InputError, match="realformer: its layers cannot be removed"):
+        ablation.layer_removal(counting, batch)
     silence(model.model.decoder.layers[1])
     unused = ablation.layer_removal(model, batch)[-1]
     assert unused.loss == pytest.approx(model(**batch).loss.item(), rel=1e-5)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import yaml
 from huggingface_hub import ModelCard
 from support.files import same_weights
 from support.recipes import changed
@@ -19,6 +20,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.cli import main
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.evaluation.perplexity import evaluate_text
+from residual_hf.hub.card import write_card
 from residual_hf.model.options import from_mapping
 from residual_hf.records.run_folder import Run
 from residual_hf.runs import fitting
@@ -130,6 +132,23 @@ def test_saved_model_has_the_perplexity_that_was_scored(finished, capsys):
     assert report["nll"] == pytest.approx(metrics["test"]["nll"], rel=1e-5)
     assert [report[name] for name in ("tokens", "words")] == [metrics["test"][name] for name in ("tokens", "words")]
     assert pipeline("text-generation", model=model, tokenizer=tokenizer)("a red", max_new_tokens=3)
+
+
+def test_text_is_scored_in_examples_as_the_run_was_trained_on(finished, tmp_path, capsys, monkeypatch):
+    folder = shutil.copytree(finished[0], tmp_path / "copy")
+    recipe = yaml.safe_load((folder / "run" / "recipe.yaml").read_text())
+    recipe["data"]["sample_break_mode"] = "eos"
+    (folder / "run" / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    monkeypatch.chdir(folder / "run" / "model")
+    found = []
+    for options in ([], ["--sample-break-mode", "eos"], ["--sample-break-mode", "none"]):
+        assert main(["evaluate", ".", "--text", str(folder / "test"), "--json", *options]) == 0
+        found.append(json.loads(capsys.readouterr().out)["nll"])
+    assert found[0] == found[1] != found[2]
+    assert (
+        "--block-size 33 --sample-break-mode eos --context-window 8\n"
+        in write_card(folder / "run", overwrite=True).read_text()
+    )
 
 
 def test_blocks_have_as_many_tokens_as_in_training(finished):

@@ -11,12 +11,13 @@ from typing import Any
 from residual_hf.documents import translation
 from residual_hf.generation.markup import SplitBlocks
 from residual_hf.generation.translator import Hypothesis
+from residual_hf.model.configuration_residual import ResidualConfig
 
 
 class UpperCase:
     """What `translate_document` needs of a translator."""
 
-    model = SimpleNamespace(config=SimpleNamespace(source_lang="eng_Latn", target_lang="deu_Latn"))
+    model = SimpleNamespace(config=ResidualConfig(source_lang="eng_Latn", target_lang="deu_Latn"))
     tokenizer = None
 
     def encode(self, sentences: Any, *languages: Any) -> None:

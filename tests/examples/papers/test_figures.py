@@ -79,8 +79,9 @@ def test_models_of_admin_have_the_initial_weights_of_its_code(name, monkeypatch)
 def test_both_curves_of_a_run_that_diverged_end_with_the_largest_value(monkeypatch):
     monkeypatch.setattr(trained, "train", lambda *arguments, **options: [5.0] * 3)
     points = list(FIGURES["b2t-1"].points("post_ln", 1, tiny_sizes(FIGURES["b2t-1"]) | {"updates": 9}))
-    ends = {point.panel: (point.x, point.y) for point in points}
-    assert ends == {"training loss": (4, trained.DIVERGED), "validation NLL": (4, trained.DIVERGED)}
+    for panel in ("training loss", "validation NLL"):  # also at later points, where other seeds go on
+        found = [(point.x, point.y) for point in points if point.panel == panel]
+        assert found[-6:] == [(x, trained.DIVERGED) for x in range(4, 10)]
 
 
 def test_pictures_and_table(tmp_path):
