@@ -99,6 +99,8 @@ def run_translate(options: argparse.Namespace) -> int:
         if options.output is not None and options.output.name.lower().endswith((*chain(*BINARY.values()), *ARCHIVES)):
             raise InputError(f"--output: {options.output} given, must be a text file, as the input is")
         refuse(options, OF_CATALOGUES, "given, but there is no catalogue such as a .po file")
+    if options.devices > 1 and (options.device or "").startswith("cuda:"):
+        raise InputError(f"--device: {options.device} given, must be cuda with --devices {options.devices}")
     if options.devices > 1 and not in_group():
         return run_on_devices(options.devices, options.arguments)
     translate(

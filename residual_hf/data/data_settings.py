@@ -250,8 +250,8 @@ class TokenizerSettings(InputSettings):
     joint: bool = option(True, help="one vocabulary for both languages")
     path: str | Path | None = option(
         None,
-        help="folder of an existing tokenizer, instead of training one, for which the other fields are not used; with "
-        "`kind: pretokenized` a `dict.txt`",
+        help="folder of an existing tokenizer to use instead of training one; other fields are then not used. With "
+        "`kind: pretokenized`, a `dict.txt`",
     )
     min_frequency: int | None = option(
         None, minimum=1, help="minimum occurrences of a BPE merge in the text; default: 2"
@@ -312,7 +312,7 @@ class DataSettings(InputSettings):
         0.0,
         minimum=0,
         maximum=1,
-        help="share of the training pairs of which there is a copy in capitals; such as 0.05",
+        help="share of the training pairs to add as copies in capitals, such as 0.05",
     )
     title_case: float = option(
         0.0,

@@ -78,11 +78,12 @@ def search(
     index, processes = (PartialState().process_index, PartialState().num_processes) if request.shared else (0, 1)
     lengths = [len(source) for source in sources]
     threads = threads_of(model, request)
+    least = min(gather_object([threads])) if request.shared else threads  # for the same batches in all
     listed = BEAMS_OF_LISTS if settings.shortlist else 1
     budget = settings.max_tokens // max(settings.num_beams, request.num_return_sequences, listed)
-    if threads > 1:
+    if least > 1:
         work = sum(lengths) // processes
-        budget = min(budget, max(work // (BATCHES_PER_THREAD * threads), SMALL_BATCH), -(-work // threads))
+        budget = min(budget, max(work // (BATCHES_PER_THREAD * least), SMALL_BATCH), -(-work // least))
     budget = max(budget, *lengths)
     sampler = TokenBudgetSampler(lengths, lengths, budget, shuffle=False, multiple=1)
     batches = [[i for i in batch if i is not None] for batch in sampler][::-1]  # the longest sentences first

@@ -37,7 +37,8 @@ def run_on_devices(count: int, arguments: Sequence[str]) -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    threads = max(1, (os.cpu_count() or 1) // count)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = max(1, cores // count)
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **group, "LOCAL_WORLD_SIZE": str(count)}
     # `-m` would import modules of the working directory

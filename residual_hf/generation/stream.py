@@ -110,7 +110,7 @@ def translate_stream(
         total: number of lines with those that are done, if it is known.
         recover: report a line that cannot be translated, and continue.
     """
-    process = this_process()
+    process = this_process(on_cpu=translator.model.device.type == "cpu")
     long = LongLines(translator.inputs.positions, settings.long)
     start: list[Any] = [done, recover]
     broadcast_object_list(start)  # only the first process knows them, and the seeds of all depend on `done`

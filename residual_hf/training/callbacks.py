@@ -2,6 +2,7 @@
 
 import logging
 import math
+import signal
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -215,7 +216,8 @@ class StepsOfTheSettings(TrainerCallback):
 
 
 class InterruptCallback(TrainerCallback):
-    """Saves a checkpoint and stops training on the first Ctrl-C, SIGTERM or SIGHUP; the second stops immediately.
+    """Saves a checkpoint and stops training on the first Ctrl-C, SIGTERM or SIGHUP; a second stops immediately, unless
+    it comes at once: `torchrun` passes on those that a process has got itself.
 
     A signal that the process ignores stays ignored: SIGHUP under `nohup`, Ctrl-C of a job that a script starts with
     `&`. After `max_minutes` it evaluates too, so that a model can be made of the checkpoint. Several processes agree
@@ -223,9 +225,11 @@ class InterruptCallback(TrainerCallback):
     """
 
     AGREE_EVERY = 10
+    ONE_SIGNAL = 2.0  # seconds
 
     def __init__(self, max_minutes: float | None = None):
         self.interrupted = self.out_of_time = False
+        self._noted: float | None = None
         self.seconds = math.inf if max_minutes is None else 60 * max_minutes
         self._handlers = ExitStack()
 
@@ -234,9 +238,12 @@ class InterruptCallback(TrainerCallback):
         self._handlers.enter_context(signals_handled(self._note))
 
     def _note(self, number: int, frame: Any) -> None:
-        self.interrupted = True
-        self.restore()
-        logger.warning("interrupted: saving a checkpoint; a second signal stops immediately")
+        if self._noted is None:
+            self.interrupted, self._noted = True, time.monotonic()
+            logger.warning("interrupted: saving a checkpoint; a second signal stops immediately")
+        elif time.monotonic() - self._noted > self.ONE_SIGNAL:
+            self.restore()
+            signal.raise_signal(number)
 
     def restore(self) -> None:
         """Handle signals as before training."""

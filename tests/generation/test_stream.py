@@ -12,6 +12,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
 from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
 from residual_hf.base.lock import Lock
@@ -316,10 +317,11 @@ def test_every_process_continues_the_samples_of_an_interrupted_run(monkeypatch):
     messages = iter([[6, False], [["zwei"]], [[]]])  # of the first process: lines that are done, and windows
     seeds, receive = [], lambda values: values.__setitem__(slice(None), next(messages))
     monkeypatch.setattr(stream, "broadcast_object_list", receive)
-    monkeypatch.setattr(stream, "this_process", lambda: SimpleNamespace(is_main_process=False, process_index=1))
+    second = SimpleNamespace(is_main_process=False, process_index=1)
+    monkeypatch.setattr(stream, "this_process", lambda **options: second)
     monkeypatch.setattr(stream.torch, "manual_seed", seeds.append)
-    inputs = SimpleNamespace(positions=8)
-    translator = SimpleNamespace(inputs=inputs, answer=lambda sentences, request: None, glossary=None)
+    inputs, model = SimpleNamespace(positions=8), SimpleNamespace(device=torch.device("cpu"))
+    translator = SimpleNamespace(inputs=inputs, model=model, answer=lambda sentences, request: None, glossary=None)
     translate_stream(translator, iter([]), print, StreamSettings(sample=True, seed=3))
     assert seeds == [3 + 6 + (1 << 32)]
 

@@ -97,7 +97,20 @@ def test_each_signal_stops_after_a_checkpoint(signals):
         signal.raise_signal(number)
         interrupt.on_step_end(SimpleNamespace(world_size=1), run_state(1), control)
         assert interrupt.interrupted and control.should_save and control.should_training_stop
-        assert signal.getsignal(number) == signal.SIG_DFL  # the second one stops immediately
+        interrupt.restore()
+
+
+def test_a_second_signal_stops_immediately_unless_it_is_the_first_passed_on(signals, monkeypatch):
+    seen = []
+    signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    interrupt = InterruptCallback()
+    interrupt.on_train_begin(None, None, None)
+    for _ in range(2):  # to the process, and from `torchrun`
+        signal.raise_signal(signal.SIGTERM)
+    assert interrupt.interrupted and not seen
+    monkeypatch.setattr(InterruptCallback, "ONE_SIGNAL", 0.0)
+    signal.raise_signal(signal.SIGTERM)
+    assert seen == [signal.SIGTERM]
 
 
 def test_processes_stop_at_the_same_update(monkeypatch):

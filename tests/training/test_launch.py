@@ -47,6 +47,21 @@ def test_processes_wait_for_the_features_of_long_corpora(monkeypatch):
     assert processes.this_process()["timeout"] >= timedelta(hours=2)
 
 
+def test_processes_on_cpus_know_of_each_other(monkeypatch):
+    monkeypatch.setattr(processes, "PartialState", lambda **options: options["cpu"])
+    for kind, world, on_cpu, expected in (
+        (None, 1, False, True),
+        ("cuda", 2, False, False),
+        ("cuda", 2, True, True),
+        ("mps", 1, False, False),
+        ("mps", 2, False, True),
+    ):
+        accelerator = kind and torch.device(kind)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda found=accelerator, **options: found)
+        monkeypatch.setenv("WORLD_SIZE", str(world))
+        assert processes.this_process(on_cpu=on_cpu) == expected
+
+
 def test_one_process_trains_on_one_gpu(tmp_path, caplog):
     arguments = TrainingSettings(max_updates=1).to_arguments(str(tmp_path))
     assert arguments.device is not None  # counts the GPUs
