@@ -98,7 +98,7 @@ def save_checkpoint(
             "(merge_and_unload)"
         )
     of_text = getattr(tokenizer, "tokenizer", tokenizer)
-    checks.check_vocabulary_size(of_text, model.config.vocab_size, model.config.decoder_vocab_size, "tokenizer")
+    checks.check_vocabulary_size(of_text, model.config, "tokenizer")
     check_output_folder(folder, overwrite=overwrite, holds=WEIGHT_FILES, field="folder", options="overwrite=True")
     with atomic_folder(folder) as new:
         model.save_pretrained(new)
@@ -214,11 +214,13 @@ def identity(name: str | Path) -> dict[str, Any]:
 def move_to(model: Any, device: str | None = None, dtype: torch.dtype | None = None) -> None:
     """Move a model to a device, and to a type there.
 
-    The default is a GPU if there is one; under `torchrun`, that of this process. Raises `InputError` for a device that
-    does not exist, or does not support the type.
+    The default is a GPU if there is one; under `torchrun`, `cuda` is that of this process. Raises `InputError` for a
+    device that does not exist, or does not support the type.
     """
     if device is None:
-        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
     with input_errors(f"device {device!r}: ", RuntimeError, AssertionError):
         if torch.device(device).type == "meta":
             raise RuntimeError("it computes nothing")

@@ -20,6 +20,7 @@ from residual_hf.model import self_contained, tokenization_residual
 from residual_hf.model.checksums import of_model, of_training, refuse_damage
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import from_mapping, option, shortened
+from residual_hf.model.translation_inputs import is_of_fsmt, separate_target_vocabulary
 
 WEIGHT_FILES = WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
@@ -249,14 +250,16 @@ def load_tokenizer(name: str | Path, where: object, **options: Any) -> Any:
         raise InputError(f"{where}: the tokenizer cannot be loaded: {reason}") from error
     if not isinstance(tokenizer.model_max_length, (int, float)):
         raise InputError(f"{where}: tokenizer_config.json: model_max_length is {tokenizer.model_max_length!r}")
+    if is_of_fsmt(tokenizer) and tokenizer.eos_token is None:
+        tokenizer.eos_token = tokenizer.sep_token  # which ends a text
     return tokenizer
 
 
 def check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> None:
-    check_vocabulary_size(tokenizer, config.vocab_size, config.decoder_vocab_size, where)
-    ids = tokenizer("")["input_ids"]
+    check_vocabulary_size(tokenizer, config, where)
+    ids = {*tokenizer("")["input_ids"]}
     if getattr(tokenizer, "known_tokens", None) is None:  # beyond these, tokens are unknown
-        ids = [*ids, *tokenizer.get_vocab().values()]
+        ids |= {*tokenizer.get_vocab().values()} - {unread_mask(tokenizer, config)}
     largest, limit = max(ids, default=0), config.vocab_size
     problems = {f"{where}: the tokenizer has a token of id {largest}, must be below {limit}": largest >= limit}
     for name in ("pad_token_id", "eos_token_id"):
@@ -266,12 +269,22 @@ def check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> N
     refuse_if(problems)
 
 
-def check_vocabulary_size(tokenizer: Any, source_rows: int, target_rows: int, where: object) -> None:
+def check_vocabulary_size(tokenizer: Any, config: ResidualConfig, where: object) -> None:
     """Raise `InputError` for a tokenizer with more tokens than the embedding tables have rows."""
-    target_tokens = getattr(tokenizer, "target_vocab_size", len(tokenizer))
-    for language, tokens, rows in (("source", len(tokenizer), source_rows), ("target", target_tokens, target_rows)):
+    source = target = len(tokenizer) - (unread_mask(tokenizer, config) is not None)
+    if (separate := separate_target_vocabulary(tokenizer)) is not None:
+        target = len(separate)
+    target = getattr(tokenizer, "target_vocab_size", target)
+    sides = ("source", source, config.vocab_size), ("target", target, config.decoder_vocab_size)
+    for language, tokens, rows in sides:
         if tokens > rows:
             raise InputError(f"{where}: the tokenizer has {tokens} tokens for the {language}, the model has {rows}")
+
+
+def unread_mask(tokenizer: Any, config: ResidualConfig) -> int | None:
+    """The id of a mask at the end of a vocabulary, for which BART's models of summaries have no row."""
+    mask = tokenizer.mask_token_id
+    return mask if mask == len(tokenizer) - 1 and not config.is_encoder_only else None
 
 
 def check_code(folder: Path, values: dict[str, Any], config: ResidualConfig) -> list[str]:

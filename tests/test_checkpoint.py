@@ -344,6 +344,9 @@ def test_models_that_do_not_generate(tmp_path, cls):
     folder = save_checkpoint(model, tokenizer, tmp_path / "model")
     assert sorted(validate_model_folder(folder)) == sorted(path.name for path in folder.iterdir())
     assert type(load_checkpoint(folder, classes=(cls,))[0]) is cls
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    with pytest.raises(InputError, match=f"{len(tokenizer)} tokens for the source"):
+        save_checkpoint(model, tokenizer, tmp_path / "masked")
 
 
 def test_two_vocabularies(tmp_path):

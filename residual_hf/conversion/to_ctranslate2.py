@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from residual_hf.base.errors import input_errors, refuse_if
 from residual_hf.base.files import write_atomically
 from residual_hf.data.shortlist import Shortlist
-from residual_hf.data.tokenizer import separate_target_vocabulary
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.embeddings import SinusoidalPositions, first_position, positions_padding
+from residual_hf.model.translation_inputs import separate_target_vocabulary
 
 from .exported_model import Model, Sentences
 from .fold import fold

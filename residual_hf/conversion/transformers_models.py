@@ -115,6 +115,8 @@ def convert_transformers(name: str | os.PathLike, output_dir: str | os.PathLike,
     source_lang, target_lang = languages_of(model.config, tokenizer)
     converted = from_transformers(model, source_lang=source_lang, target_lang=target_lang)
     origin = f"The weights are converted from the {type(model).__name__} {name}."
+    if tokenizer.mask_token_id == converted.config.vocab_size:  # without a row, a `<mask>` in a text must be text
+        tokenizer = load_tokenizer(os.fspath(name), name, trust_remote_code=False, split_special_tokens=True)
     if converted.config.reads_speech:
         tokenizer = load(AutoProcessor, name)
     return save_with_card(converted, tokenizer, output_dir, origin, overwrite=overwrite)

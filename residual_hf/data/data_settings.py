@@ -338,7 +338,9 @@ class DataSettings(InputSettings):
         "complete lines; `complete_doc`: complete lines of one document; `eos`: one line",
     )
     stream: bool = option(
-        False, help="read training corpora that do not fit into memory from disk; requires `training.max_updates`"
+        False,
+        help="read training corpora that do not fit into memory from disk; requires `training.max_updates`. Shuffle a "
+        "corpus that is sorted by topic before (`init` does); the tokenizer reads the first 200,000 pairs",
     )
     shuffle_buffer: int = option(100_000, minimum=1, help="number of pairs of a stream to read and shuffle together")
     subword_regularization: SubwordRegularizationSettings | None = option(

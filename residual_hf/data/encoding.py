@@ -19,6 +19,7 @@ from residual_hf.base.errors import InputError, is_panic
 from residual_hf.base.files import atomic_file
 from residual_hf.model.checksums import CHECKSUMS, is_recorded, write_checksums
 from residual_hf.model.options import shortened
+from residual_hf.model.translation_inputs import target_reader
 
 from .corpus import ParallelCorpus
 from .subword_regularization import Resegment
@@ -232,8 +233,9 @@ def is_cached(*paths: Path) -> bool:
 
 def _call(tokenizer: Any, side: str, texts: list[str]) -> Any:
     """The tokens of texts. Raises `InputError` with the text on which the tokenizer fails."""
+    reader = target_reader(tokenizer) if side == "target" else tokenizer
     try:
-        return tokenizer(**{ARGUMENTS[side]: texts}, return_attention_mask=False, verbose=False)
+        return reader(**{ARGUMENTS[side]: texts}, return_attention_mask=False, verbose=False)
     except BaseException as error:
         if not is_panic(error):
             raise

@@ -53,11 +53,13 @@ def with_capitals(corpus: ParallelCorpus, data: DataSettings, seed: int) -> Para
     if not any(shares.values()):
         return corpus
     languages, pairs = (corpus.source_lang, corpus.target_lang), []
+    is_reversed = data.bidirectional and corpus.tag is None
     for pair in corpus:
         pairs.append(pair)
         for kind, share in shares.items():
             if crc32("\t".join((str(seed), kind, *pair)).encode()) < share * 2**32:
                 sides = zip(pair, languages, strict=True)
                 source, target = (in_capitals(*side, of_words=kind == "title") for side in sides)
-                pairs += [(source, target)] * ((source, target) != pair)
+                if source != pair[0] and not (is_reversed and target == pair[1]):  # else a source has two translations
+                    pairs.append((source, target))
     return corpus.with_pairs(pairs)

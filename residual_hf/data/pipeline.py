@@ -19,6 +19,7 @@ from residual_hf.base.names import check_repository, model_folder
 from residual_hf.checkpoint_checks import load_tokenizer
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.tokenization_residual import ResidualTokenizer
+from residual_hf.model.translation_inputs import separate_target_vocabulary
 
 from .cleaning import clean_corpus, pair_filter
 from .corpus import ParallelCorpus, mixed_indices, mixing_probabilities, numbered, read_parallel
@@ -276,7 +277,8 @@ def get_tokenizer(
     missing = [tag for tag in tags if tag not in known]
     tokenizer.add_tokens([AddedToken(tag, normalized=True) for tag in missing])
     for tag in missing:
-        if tokenizer.convert_tokens_to_ids(tag) == tokenizer.unk_token_id:
+        has_none = tokenizer.convert_tokens_to_ids(tag) == tokenizer.unk_token_id
+        if has_none or separate_target_vocabulary(tokenizer) is not None:  # or the target has none, or another token
             raise InputError(f"tokenizer.path: {settings.path} has no entry {tag}, and none can be added")
     if ends and not ends_text(tokenizer, "text_target"):
         fault = f"{settings.path} does not end a text with {tokenizer.eos_token}"

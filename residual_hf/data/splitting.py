@@ -1,12 +1,13 @@
 """Splitting a corpus into training, validation and test sets that share no sentence."""
 
+import tempfile
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import regex
@@ -17,6 +18,8 @@ from residual_hf.base.files import atomic_file
 from .data_settings import SPLITS, CorpusSpec
 from .pair_reader import Pair, PairReader
 
+SHUFFLED_TOGETHER = 500_000
+"""Pairs, some 100 MB, which are in memory together."""
 LONGEST_HELD_OUT = 1000
 """Bytes of a sentence: in usual text fewer than the 512 tokens that models of `residual-hf init` read."""
 
@@ -57,7 +60,7 @@ def split_corpus(spec: CorpusSpec, folder: Path, seed: int = 1, *, more: Sequenc
 
     Sentences are compared without case, punctuation and spaces, on both sides. Held-out pairs are drawn at random from
     those whose sentences occur only once and have at most `LONGEST_HELD_OUT` bytes, as far as there are enough;
-    training pairs with a sentence of a held-out pair are left out. Memory: 24 bytes per pair.
+    training pairs with a sentence of a held-out pair are left out. Memory: 40 bytes per pair, and some 200 MB.
 
     Raises `InputError` for files that cannot be read or differ in their lines, and for less than 10 different pairs.
     """
@@ -67,7 +70,8 @@ def split_corpus(spec: CorpusSpec, folder: Path, seed: int = 1, *, more: Sequenc
         for pair in all_pairs(readers)
     )
     *keys, fits = np.fromiter(hashes, dtype=np.dtype((np.int64, 3))).T
-    held_out = choose_held_out(keys, fits > 0, np.random.default_rng(seed))
+    random = np.random.default_rng(seed)
+    held_out = choose_held_out(keys, fits > 0, random)
     split = np.zeros(len(fits), dtype=np.int8)
     for number, rows in enumerate(held_out, start=1):
         split[rows] = number
@@ -75,7 +79,8 @@ def split_corpus(spec: CorpusSpec, folder: Path, seed: int = 1, *, more: Sequenc
     for side in keys:
         shared |= np.isin(side, side[split > 0])
     split[shared & (split == 0)] = -1
-    write_splits(all_pairs(map(PairReader, (spec, *more))), split, folder, (spec.source_lang, spec.target_lang))
+    languages = spec.source_lang, spec.target_lang
+    write_splits(all_pairs(map(PairReader, (spec, *more))), split, folder, languages, random)
     shared_pairs, train, valid, test = (int((split == number).sum()) for number in range(-1, 3))
     return SplitReport(train, valid, test, sum(reader.skipped_empty for reader in readers), shared_pairs)
 
@@ -110,12 +115,32 @@ def sentence_key(text: str) -> str:
     return regex.sub(r"[^\p{L}\p{M}\p{N}]+", "", text) or text
 
 
-def write_splits(pairs: Iterator[Pair], split: np.ndarray, folder: Path, languages: Sequence[str | None]) -> None:
+def write_splits(
+    pairs: Iterator[Pair],
+    split: np.ndarray,
+    folder: Path,
+    languages: Sequence[str | None],
+    random: np.random.Generator,
+) -> None:
+    """Training pairs get a random order: a stream shuffles so many at a time only, and a tokenizer reads the first."""
     with ExitStack() as stack:
         files: dict[tuple[int, int], IO[str]] = {}
         for number, side in product(range(len(SPLITS)), range(2)):
             file = stack.enter_context(atomic_file(folder / f"{SPLITS[number]}.{languages[side]}"))
             files[number, side] = stack.enter_context(file.open("w", encoding="utf-8", newline="\n"))
-        for number, pair in zip(split, pairs, strict=True):
-            for side in range(2) if number >= 0 else ():
-                files[number, side].write(pair[side].replace("\n", " ") + "\n")  # JSON has line breaks in texts
+        as_text: Any = {"mode": "w+", "encoding": "utf-8", "newline": "\n", "dir": folder}
+        count = -(-len(split) // SHUFFLED_TOGETHER)
+        parts = [stack.enter_context(tempfile.TemporaryFile(**as_text)) for _ in range(count)]
+        for number, part, pair in zip(split, random.integers(count, size=len(split)), pairs, strict=True):
+            lines = [side.replace("\n", " ") + "\n" for side in pair]  # JSON has line breaks in texts
+            if number == 0:
+                parts[part].writelines(lines)
+            elif number > 0:
+                for side, line in enumerate(lines):
+                    files[number, side].write(line)
+        for file in parts:
+            file.seek(0)
+            lines = list(file)
+            for row in random.permutation(len(lines) // 2):
+                for side in range(2):
+                    files[0, side].write(lines[2 * row + side])

@@ -50,12 +50,6 @@ def join_subwords(text: str) -> str:
     return re.sub(r"@@( |\Z)", "", text)
 
 
-def separate_target_vocabulary(tokenizer: Any) -> dict[str, int] | None:
-    """The target tokens of a tokenizer in Python that has two vocabularies: of FSMT, or Marian's `separate_vocabs`."""
-    separate = getattr(tokenizer, "separate_vocabs", False) or "tgt_vocab_file" in tokenizer.vocab_files_names
-    return {token: number for number, token in tokenizer.decoder.items()} if separate else None
-
-
 def read_dictionary(path: str | Path) -> list[str]:
     """Read the tokens of a fairseq `dict.txt` in the order of their ids, special tokens first.
 

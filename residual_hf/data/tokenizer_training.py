@@ -36,6 +36,8 @@ from .tokenizer import SPECIAL_TOKENS, append_eos, wrap_tokenizer
 
 logger = logging.getLogger(__name__)
 
+MOST_OF_UNIGRAM = 200_000_000
+"""Characters that the vocabulary of `unigram` is trained on at most: SentencePiece needs 22 bytes for each."""
 LONGEST = 4000
 """Characters of a line to train on: the time grows with the square of the longest word, in data without spaces."""
 _MARK = "▁"
@@ -205,9 +207,13 @@ def _train_unigram(sentences: Iterable[str], settings: TokenizerSettings, reserv
     which is part of no other word never becomes an entry, however frequent (the same text then takes 6 to 48 % more
     tokens in our trials), and its scores differ between runs.
     """
+    lines = list(sentences)
+    step = -(-sum(map(len, lines)) // MOST_OF_UNIGRAM) or 1
+    if step > 1:
+        logger.info("unigram: trained on one of %d of the %d lines", step, len(lines))
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(  # which leaves out sentences with U+2585
-        sentence_iterator=(sentence.replace("\u2585", " ") for sentence in list(sentences)),
+        sentence_iterator=(sentence.replace("\u2585", " ") for sentence in lines[::step]),
         model_writer=written,
         model_type="unigram",
         vocab_size=settings.vocab_size - len(reserved) + 1,  # its <unk> is dropped below

@@ -94,7 +94,8 @@ def score_translations(
     pad, start = model.config.pad_token_id, model.generation_config.decoder_start_token_id
     end, *_ = end_tokens(model.generation_config)
     sources, arguments = translator.encode(sentences, source_lang, target_lang)
-    tag = [token for token in [arguments.get("forced_bos_token_id")] if token is not None]
+    first_token = arguments.get("forced_bos_token_id", model.generation_config.forced_bos_token_id)
+    tag = [] if first_token is None else [first_token]
     read = [inputs.as_written(text, source) for source, text in zip(sentences, translations, strict=True)]
     targets = [[*tag, *ids, end] for ids in inputs.target_ids(read)]
     lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]

@@ -1,6 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Text as the inputs of an encoder-decoder: language tags, the language codes of tokenizers, the prompts of T5."""
 
+import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -50,6 +51,28 @@ def languages_of(config: Any, tokenizer: Any) -> tuple[str | None, str | None]:
         return source, target
     named = config if hasattr(config, "target_lang") else tokenizer
     return getattr(named, "source_lang", None), getattr(named, "target_lang", None)
+
+
+def separate_target_vocabulary(tokenizer: Any) -> dict[str, int] | None:
+    """The target tokens of a tokenizer in Python that has others than for sources: of FSMT, or Marian."""
+    if not (is_of_fsmt(tokenizer) or getattr(tokenizer, "separate_vocabs", False)):
+        return None
+    target = {token: number for number, token in tokenizer.decoder.items()}
+    return target if target != tokenizer.encoder else None
+
+
+def is_of_fsmt(tokenizer: Any) -> bool:
+    return "tgt_vocab_file" in getattr(tokenizer, "vocab_files_names", ())
+
+
+def target_reader(tokenizer: Any) -> Any:
+    """The tokenizer that reads `text_target`: for FSMT, whose own reads it as a source, a copy for the other side."""
+    if not is_of_fsmt(tokenizer):
+        return tokenizer
+    reader = copy.copy(tokenizer)
+    reader.encoder = {token: number for number, token in tokenizer.decoder.items()}
+    reader.src_lang = tokenizer.tgt_lang
+    return reader
 
 
 def without_tag(text: str) -> str:
@@ -136,7 +159,7 @@ class TranslationInputs:
         """Target texts as token ids, without codes of languages and the end."""
         side = "text" if self.has_own_codes else "text_target"  # M2M100 reads no target without its language
         given = {side: list(texts), "add_special_tokens": False, "verbose": False}
-        return self.tokenizer(**given)["input_ids"] if texts else []
+        return target_reader(self.tokenizer)(**given)["input_ids"] if texts else []
 
     @property
     def tags_targets(self) -> bool:

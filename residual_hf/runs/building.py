@@ -18,6 +18,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.model.norms import NORM_TYPES, DynamicTanh
+from residual_hf.model.translation_inputs import separate_target_vocabulary
 from residual_hf.training.lora import add_lora, matching
 from residual_hf.training.training_settings import TrainingSettings
 
@@ -45,8 +46,9 @@ def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict
         size = max(size, 1 + max(codes_of(tokenizer).values()))  # M2M100 does not count its codes
         first = first if begins_with_code(tokenizer) else code
     vocabulary: dict[str, Any] = {"vocab_size": size, "decoder_vocab_size": size}
-    target_size = getattr(tokenizer, "target_vocab_size", None)
-    if target_size is not None and tokenizer.get_vocab() != tokenizer.target_tokenizer.get_vocab():
+    target = separate_target_vocabulary(tokenizer)
+    target_size = getattr(tokenizer, "target_vocab_size", None) if target is None else len(target)
+    if target_size is not None and tokenizer.get_vocab() != (target or tokenizer.target_tokenizer.get_vocab()):
         vocabulary |= {"decoder_vocab_size": target_size, "share_encoder_decoder_embeddings": False}
     several = recipe.data.language_tags is not None
     return vocabulary | {

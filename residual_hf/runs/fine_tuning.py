@@ -2,9 +2,9 @@
 
 import logging
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 
@@ -12,6 +12,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import DataSettings
+from residual_hf.data.encoding import encode
 from residual_hf.data.language_names import adds_codes, set_languages, variants
 from residual_hf.model.translation_inputs import language_tags
 from residual_hf.records.run_folder import read_recipe
@@ -122,9 +123,10 @@ def propose(name: str, languages: tuple[str, str], data: DataSettings, sample: P
 
 def serves(tokenizer: Any, sample: ParallelCorpus, new: Any) -> bool:
     """Whether the vocabulary of a model serves for text as well as a new one would."""
-    for text in ({"text": sample.sources}, {"text_target": sample.targets}):
-        own, other = (list(chain.from_iterable(each(**text)["input_ids"])) for each in (tokenizer, new))
-        if own.count(tokenizer.unk_token_id) > UNKNOWN * len(own) or len(own) > MORE_TOKENS * len(other):
+    encoded = [encode([sample], each).arrays for each in (tokenizer, new)]
+    for side in ("source_ids", "target_ids"):
+        own, other = (arrays[side] for arrays in encoded)
+        if np.sum(own == tokenizer.unk_token_id) > UNKNOWN * len(own) or len(own) > MORE_TOKENS * len(other):
             return False
     return True
 

@@ -112,6 +112,9 @@ class Recipe(InputSettings):
         if data.rewrites_text:
             allowed = "another than 'pretokenized' with data.placeholders, glossary, upper_case or title_case"
             self.require(tokenizer.kind != "pretokenized", "tokenizer.kind", allowed)
+        if data.glossary is not None:
+            allowed = "true or with a path with data.glossary, which writes translations into sources"
+            self.require(tokenizer.joint or tokenizer.path, "tokenizer.joint", allowed)
         self.require(self.starts_from or self.training.lora is None, "training.lora", "null without model.from")
         self._check_task()
         if data.stream:

@@ -15,13 +15,13 @@ from residual_hf.base.errors import InputError, input_errors
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.conversion.change_mode import change_ln_mode
 from residual_hf.conversion.fold import refuse_untied
-from residual_hf.conversion.transformers_models import from_transformers
-from residual_hf.data.tokenizer import separate_target_vocabulary, target_backend
+from residual_hf.conversion.transformers_models import OF_PIPELINES, from_transformers
+from residual_hf.data.tokenizer import target_backend
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.options import refusal
-from residual_hf.model.translation_inputs import languages_of
+from residual_hf.model.translation_inputs import languages_of, separate_target_vocabulary
 
 from .recipe import checked_config
 
@@ -105,11 +105,18 @@ def with_modes_of(
 
 
 def start_config(start: Start, tokenizer: PreTrainedTokenizerBase, fields: Mapping[str, Any]) -> ResidualConfig:
-    """The config of a starting model with other fields; its decoder keeps a first token such as `<pad>`."""
+    """The config of a starting model with other fields; its decoder keeps a first token such as `<pad>`.
+
+    The prompts of BART's pipelines are not kept: the text that a model is trained on has none.
+    """
     config, old = start.model.config, start.tokenizer
     roles = {getattr(old, f"{name}_id"): getattr(tokenizer, f"{name}_id") for name in ("bos_token", "pad_token")}
     first = roles.get(config.decoder_start_token_id, fields["decoder_start_token_id"])
-    return type(config)(**{**config.to_dict(), **fields, "decoder_start_token_id": first})
+    values = config.to_dict()
+    for name in OF_PIPELINES:
+        if (own := values.pop(name, None)) is not None:
+            logger.warning("model.from: its %s of %r is not kept: training reads no prompts", name, own)
+    return type(config)(**{**values, **fields, "decoder_start_token_id": first})
 
 
 @torch.no_grad()

@@ -4,8 +4,11 @@ import json
 
 import pytest
 import torch
+from support.foreign_models import model_of_two_vocabularies
 from support.tiny_translator import SENTENCES, tiny_tokenizer
 from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
     FSMTConfig,
@@ -24,9 +27,11 @@ from transformers import (
 )
 
 from residual_hf.base.errors import InputError
-from residual_hf.checkpoint import load_checkpoint
+from residual_hf.checkpoint import load_checkpoint, save_checkpoint, validate_model_folder
 from residual_hf.cli import main
 from residual_hf.conversion.transformers_models import convert_transformers, from_transformers
+from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.translator import Translator
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 V = 40
@@ -239,6 +244,35 @@ def test_a_folder_is_converted_with_its_tokenizer(tmp_path):
         pipeline("summarization", model=str(f), return_tensors=True)(SENTENCES[0]) for f in (folder, tmp_path / "bart")
     )
     assert torch.equal(ours[0]["summary_token_ids"], theirs[0]["summary_token_ids"])
+
+
+@pytest.mark.parametrize("larger", ["source", "target"])
+@pytest.mark.parametrize("family", ["fsmt", "marian"])
+def test_each_side_may_have_the_larger_vocabulary(tmp_path, family, larger):
+    if family == "fsmt":
+        pytest.importorskip("sacremoses", reason="the extra [moses] is not installed")
+    folder, sizes = model_of_two_vocabularies(family, tmp_path / family, larger)
+    assert validate_model_folder(convert_transformers(folder, tmp_path / "converted"))
+    config = load_checkpoint(tmp_path / "converted")[0].config
+    assert [config.vocab_size, config.decoder_vocab_size] == [sizes["source"], sizes["target"]]
+
+
+def test_a_mask_at_the_end_of_the_vocabulary_may_have_no_row(tmp_path):
+    save_bart(tmp_path / "bart")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "bart")
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    tokenizer.save_pretrained(tmp_path / "bart")  # as bart-large-cnn: 50,264 rows, 50,265 tokens
+    ours, converted = load_checkpoint(convert_transformers(tmp_path / "bart", tmp_path / "converted"))
+    assert validate_model_folder(tmp_path / "converted")
+    inputs = tokenizer(SENTENCES[:1], return_tensors="pt")
+    theirs = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "bart")
+    inputs |= {"decoder_input_ids": inputs["input_ids"]}
+    torch.testing.assert_close(ours(**inputs).logits, theirs(**inputs).logits, rtol=0, atol=1e-5)
+    translator = Translator(ours, converted, DecodingSettings(num_beams=1))
+    assert isinstance(translator.translate("an SVG has a <mask>", max_new_tokens=2), str)
+    tokenizer.add_tokens("<other>")
+    with pytest.raises(InputError, match=f"{len(tokenizer)} tokens for the source.*{len(tokenizer) - 2}"):
+        save_checkpoint(ours, tokenizer, tmp_path / "other")
 
 
 def test_command_takes_folders_and_asks_for_the_dictionaries_of_fairseq(tmp_path, capsys):

@@ -8,7 +8,9 @@ import pytest
 from support.tiny_translator import tiny_tokenizer
 
 from residual_hf.base.errors import InputError
+from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import DataSettings, TokenizerSettings
+from residual_hf.data.marked_text import with_capitals
 from residual_hf.data.pipeline import Preparation, open_stream, prepare, read_corpora
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import from_mapping
@@ -194,6 +196,13 @@ def test_shares_of_the_pairs_have_copies_in_other_case(tmp_path, corpora):
     state = stream.state(38)
     stream.start_from(state)
     assert [[tuple(row["labels"]) for row in batch] for batch in islice(iter(stream), 2)] == batches[2][38:]
+
+
+def test_a_source_without_case_has_no_copies_with_another_translation(corpora):
+    pairs = ParallelCorpus(["今天天气很好。"], ["The weather is nice."], "x", "zh", "en")
+    back = ParallelCorpus(pairs.targets, pairs.sources, "x", "en", "zh")
+    once, both = (data_settings(corpora, upper_case=1.0, bidirectional=each) for each in (False, True))
+    assert [len(with_capitals(*each, 1)) for each in ((pairs, once), (back, once), (back, both))] == [1, 2, 1]
 
 
 @pytest.mark.parametrize("joint", [True, False])

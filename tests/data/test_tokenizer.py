@@ -15,6 +15,7 @@ from tokenizers import normalizers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
 from residual_hf.base.errors import InputError
+from residual_hf.data import tokenizer_training
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.data.tokenizer_training import LONGEST, as_seen, train_tokenizer
@@ -487,3 +488,12 @@ def test_a_dictionary_of_segmented_text_has_each_token_once(tmp_path):
     (tmp_path / "dict.txt").write_text("a 1\na 2 #fairseq:overwrite\n")
     with pytest.raises(InputError, match=r"dict\.txt: a token is repeated"):
         pretokenized_tokenizer(tmp_path / "dict.txt")
+
+
+def test_a_unigram_vocabulary_of_much_text_is_of_evenly_spaced_lines(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    lines = ["a red dog", "two blue cats"] * 40
+    monkeypatch.setattr(tokenizer_training, "MOST_OF_UNIGRAM", sum(map(len, lines)) // 2)
+    trained = train_tokenizer(lines, TokenizerSettings(kind="unigram", vocab_size=300))
+    assert "unigram: trained on one of 2 of the 80 lines" in caplog.text
+    assert len(trained("dog")["input_ids"]) < len(trained("cat")["input_ids"])

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers.utils.quantization_config import QuantizationMethod
 
 from residual_hf.base.errors import InputError
+from residual_hf.checkpoint import move_to
 from residual_hf.generation import decode
 from residual_hf.generation.decode import move_in_precision, search
 from residual_hf.generation.generation_settings import DecodingSettings, SearchRequest
@@ -63,6 +65,29 @@ def test_threads_search_batches_of_their_own(plain, three_threads, monkeypatch):
     seen.clear()
     search(plain.model, sources, DecodingSettings(), SearchRequest.of(do_sample=True))
     assert {thread for thread, _, _ in seen} == {threading.get_ident()}  # in the order of the random numbers
+
+
+def test_processes_with_other_numbers_of_threads_search_the_same_batches(plain, three_threads, monkeypatch):
+    sources = [plain.tokenizer(text).input_ids for text in SENTENCES * 30]
+    monkeypatch.setattr(decode, "SMALL_BATCH", 10)
+    monkeypatch.setattr(decode, "search_batch", lambda model, batch, *_: sizes.append(len(batch)) or [[]] * len(batch))
+    found = []
+    for threads in (3, 2):  # of the other process
+        sizes: list[int] = []
+        counts = [threads]
+        monkeypatch.setattr(decode, "gather_object", lambda own, counts=counts: own + (counts if own[0] == 3 else []))
+        search(plain.model, sources, DecodingSettings(), SearchRequest(shared=True))
+        found.append(sorted(sizes))
+    sizes, _ = [], torch.set_num_threads(2)
+    search(plain.model, sources, DecodingSettings(), SearchRequest())
+    assert found[1] == sorted(sizes) != found[0]
+
+
+def test_a_gpu_is_that_of_the_process(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    places: list[str] = []
+    move_to(SimpleNamespace(to=places.append), "cuda")
+    assert places == ["cuda:3"]
 
 
 def test_after_an_error_the_threads_are_as_before(plain, three_threads):

@@ -27,17 +27,18 @@ def folder(tmp_path_factory):
     return save_checkpoint(tiny_model(tokenizer), tokenizer, tmp_path_factory.mktemp("scores") / "model")
 
 
-@pytest.mark.parametrize("tags", [None, "source", "target"])
-def test_scores_are_sums_of_log_probabilities(tags):
+@pytest.mark.parametrize(("tags", "forced"), [(None, None), ("source", None), ("target", None), (None, 0)])
+def test_scores_are_sums_of_log_probabilities(tags, forced):
     tokenizer = tiny_tokenizer("<2de>", "<2en>")
     languages = {"source_lang": "en", "target_lang": "de"} if tags is None else {}
     model = tiny_model(tokenizer, language_tags=tags, **languages)
+    model.generation_config.forced_bos_token_id = forced  # in BART
     translator = Translator(model, tokenizer, DecodingSettings(max_tokens=20))
     found = score_translations(translator, SENTENCES, SENTENCES[::-1], target_lang="de")
     model.generation_config.eos_token_id = [model.config.eos_token_id, 7]  # a translation ends with the first
     assert score_translations(translator, SENTENCES, SENTENCES[::-1], target_lang="de") == found
     sources, arguments = translator.encode(SENTENCES, target_lang="de")
-    tag = [arguments["forced_bos_token_id"]] if tags == "target" else []
+    tag = [arguments["forced_bos_token_id"]] if tags == "target" else [] if forced is None else [forced]
     for ids, text, (log_prob, tokens) in zip(sources, SENTENCES[::-1], found, strict=True):
         labels = torch.tensor([*tag, *tokenizer(text).input_ids])  # with the end
         decoder_input = torch.cat((torch.tensor([model.config.decoder_start_token_id]), labels[:-1]))

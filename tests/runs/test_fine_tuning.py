@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 from support.first_recipe import write_first_recipe
-from support.foreign_models import foreign_model
+from support.foreign_models import foreign_model, model_of_two_vocabularies
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from transformers import AutoTokenizer
 
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
@@ -94,6 +95,13 @@ def test_a_vocabulary_that_takes_a_quarter_more_tokens_is_exchanged(tokens, unkn
     sample = ParallelCorpus(["a dog"], ["ein Hund"], "two lines", "en", "de")
     own = Tokenizer([0] * unknown + [5] * (tokens - unknown))
     assert fine_tuning.serves(own, sample, Tokenizer([5] * 100)) == kept
+
+
+def test_targets_are_counted_with_their_own_vocabulary(tmp_path):
+    pytest.importorskip("sacremoses", reason="the extra [moses] is not installed")
+    tokenizer = AutoTokenizer.from_pretrained(model_of_two_vocabularies("fsmt", tmp_path / "fsmt", "target")[0])
+    sample = ParallelCorpus(SENTENCES[1::2], SENTENCES[::2], "two lines", "en", "de")
+    assert fine_tuning.serves(tokenizer, sample, tokenizer)
 
 
 def test_a_vocabulary_that_cannot_be_exchanged_is_kept_with_a_warning(base, caplog):

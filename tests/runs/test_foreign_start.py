@@ -1,15 +1,18 @@
-"""Training that starts from a model of another family: NLLB, M2M100, mBART, Marian."""
+"""Training that starts from a model of another family: NLLB, M2M100, mBART, Marian, FSMT."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from support.foreign_models import FAMILIES, foreign_model, foreign_tokenizer
+from support.foreign_models import FAMILIES, foreign_model, foreign_tokenizer, model_of_two_vocabularies
 from support.recipes import changed, make_recipe
+from support.tiny_translator import SENTENCES
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from residual_hf.base.errors import InputError
+from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import TokenizerSettings
+from residual_hf.data.encoding import encode_corpus
 from residual_hf.data.language_names import code_of
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.translator import Translator
@@ -103,6 +106,32 @@ def test_what_the_codes_cannot_express_is_refused_before_the_folder_is_made(tmp_
     with pytest.raises(InputError, match=message):
         train(recipe)
     assert not (tmp_path / "data" / "run").exists()
+
+
+@pytest.mark.parametrize("larger", ["source", "target"])
+@pytest.mark.parametrize("family", ["fsmt", "marian"])
+def test_each_side_has_its_own_vocabulary(tmp_path, family, larger):
+    if family == "fsmt":
+        pytest.importorskip("sacremoses", reason="the extra [moses] is not installed")
+    base, sizes = model_of_two_vocabularies(family, tmp_path / "base", larger)
+    train(recipe_from(tmp_path, base, max_updates=1, eval_bleu=False))
+    run = tmp_path / "data" / "run"
+    translator = Translator.from_pretrained(run)
+    stacks = translator.model.model
+    rows = [len(stacks.get_submodule(stack).embed_tokens.weight) for stack in ("encoder", "decoder")]
+    assert rows == [sizes["source"], sizes["target"]] and len(translator.model.lm_head.weight) == sizes["target"]
+    for tokenizer in (translator.tokenizer, AutoTokenizer.from_pretrained(run / "tokenizer")):
+        row = encode_corpus(ParallelCorpus(SENTENCES[1::2], SENTENCES[::2], "two"), tokenizer)[0]
+        source, target = row["input_ids"].tolist(), row["labels"].tolist()
+        assert tokenizer.decode(target, skip_special_tokens=True) == SENTENCES[0]
+        assert [*translator.inputs.target_ids(SENTENCES[:1])[0], tokenizer.eos_token_id] == target
+        assert translator.encode(SENTENCES[1:2])[0] == [source] and source == tokenizer(SENTENCES[1])["input_ids"]
+
+
+def test_tokens_cannot_be_added_to_one_of_two_vocabularies(tmp_path):
+    base, _ = model_of_two_vocabularies("marian", tmp_path / "base", "target")
+    with pytest.raises(InputError, match=r"tokenizer\.path: .*base has no entry <\w+>, and none can be added"):
+        train(changed(recipe_from(tmp_path, base), "data", placeholders=True))
 
 
 NLLB = ["deu_Latn", "eng_Latn", "zho_Hans", "zho_Hant", "arb_Arab", "arb_Latn", "swh_Latn", "srp_Cyrl"]

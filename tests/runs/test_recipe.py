@@ -170,6 +170,10 @@ def test_a_recipe_made_in_python_is_plain_values(tmp_path):
             changed(tokenizer={"kind": "pretokenized", "path": "d"}, data=MINIMAL["data"] | {"upper_case": 0.1}),
             "tokenizer.kind: 'pretokenized' given, must be another .*upper_case",
         ),
+        (
+            changed(tokenizer={"joint": False}, data=MINIMAL["data"] | {"glossary": "terms"}),
+            "tokenizer.joint: false given, must be true or with a path with data.glossary",
+        ),
         (changed(tokenizer={"kind": "unigramm"}), "'pretokenized'; did you mean 'unigram'"),
         (changed(data={"train": {"xlsx": "a"}, "valid": {}}), r"data.train.xlsx: unknown field; did you mean .file"),
         (changed(data={"source_lang": "en"}), "data.source_lang: unknown .*did you mean 'source_lang' beside 'data'"),

@@ -17,6 +17,7 @@ from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.model.options import from_mapping
+from residual_hf.model.translation_inputs import TranslationInputs
 from residual_hf.runs.building import build_model, check_training, load_start_of
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import train
@@ -259,6 +260,17 @@ def test_limits_of_the_search_of_another_task_are_not_kept(tmp_path, base, caplo
     model = build_model(recipe_from(tmp_path, base), start.tokenizer, start)
     assert (model.generation_config.min_length, model.generation_config.no_repeat_ngram_size) == (None, None)
     assert "model.from: its min_length of 30 is not kept" in caplog.text
+
+
+def test_prompts_of_pipelines_are_not_kept_as_training_reads_none(tmp_path, base, caplog):
+    start = start_of(recipe_from(tmp_path, base))
+    start.model.config.update({"prefix": "two ", "task_specific_params": {"summarization": {"prefix": "a "}}})
+    model = build_model(recipe_from(tmp_path, base), start.tokenizer, start)
+    text, expected = SENTENCES[0], start.tokenizer(SENTENCES[0])["input_ids"]
+    for task in (None, "summarization"):
+        assert TranslationInputs(model.config, start.tokenizer, task).encode(text, None, None)["input_ids"] == expected
+    assert "model.from: its prefix of 'two ' is not kept" in caplog.text
+    assert "model.from: its task_specific_params of {'summarization'" in caplog.text
 
 
 def test_tokenizer_of_a_recipe_without_a_section(tmp_path):

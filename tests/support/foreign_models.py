@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from string import ascii_letters
 from typing import Any
 
 import sentencepiece
 import torch
 from transformers import (
+    FSMTConfig,
+    FSMTForConditionalGeneration,
+    FSMTTokenizer,
     M2M100Config,
     M2M100ForConditionalGeneration,
     M2M100Tokenizer,
@@ -69,3 +73,41 @@ def foreign_model(family: str, folder: Path) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def model_of_two_vocabularies(family: str, folder: Path, larger: str) -> tuple[Path, dict[str, int]]:
+    """A folder with a model, `"fsmt"` or `"marian"`, whose tokens have other ids in the target, and both sizes.
+
+    The source has no tokens with ä.
+    """
+    folder.mkdir()
+    if family == "fsmt":
+        special, letters = ["<s>", "<pad>", "</s>", "<unk>"], [*ascii_letters, *"äöüß"]
+        tokens = [*letters, *(f"{letter}</w>" for letter in letters)]
+    else:
+        special = ["</s>", "<unk>", "<pad>"]
+        tokens = [token for token in coded_tokenizer(folder).get_vocab() if token not in special]
+    names = {"source": [*special, *(t for t in tokens if "ä" not in t)], "target": [*special, *tokens[::-1]]}
+    names[larger] += [f"unused{number}" for number in range(9)]
+    files = {side: str(folder / f"{side}.json") for side in names}
+    for side, own in names.items():
+        Path(files[side]).write_text(json.dumps({name: row for row, name in enumerate(own)}))
+    sizes = {side: len(own) for side, own in names.items()}
+    torch.manual_seed(0)
+    if family == "fsmt":
+        (folder / "merges.txt").write_text("#version: 0.2\n")
+        vocabularies = {"src_vocab_file": files["source"], "tgt_vocab_file": files["target"]}
+        tokenizer: Any = FSMTTokenizer(["en", "de"], merges_file=str(folder / "merges.txt"), **vocabularies)
+        scale = FSMTConfig.__dataclass_fields__["scale_embedding"].type(True)  # an integer in 5.4
+        fields = {"src_vocab_size": sizes["source"], "tgt_vocab_size": sizes["target"], "scale_embedding": scale}
+        model: Any = FSMTForConditionalGeneration(FSMTConfig(langs=["en", "de"], **fields, **SIZES))
+    else:
+        pieces, languages = str(folder / "m.model"), {"source_lang": "en", "target_lang": "de"}
+        separate = {"target_vocab_file": files["target"], "separate_vocabs": True}
+        tokenizer = MarianTokenizer(pieces, pieces, files["source"], **separate, **languages)
+        fields = {"vocab_size": sizes["source"], "decoder_vocab_size": sizes["target"]}
+        fields |= {"share_encoder_decoder_embeddings": False, "eos_token_id": 0, "forced_eos_token_id": 0}
+        model = MarianMTModel(MarianConfig(**fields, **SIZES, pad_token_id=2, decoder_start_token_id=2))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder, sizes
