@@ -5,6 +5,7 @@ import re
 import shutil
 from base64 import b64decode
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -39,6 +40,12 @@ FORMAT = 1
 """Of `model.json`, the same in `translator.js`: a new one for what older JavaScript would read wrongly."""
 WEIGHTS = "model.bin"
 SHORTLIST = "shortlist.bin"
+SAME_STEPS = (
+    *("Sequence", "Metaspace", "ByteLevel", "WhitespaceSplit", "Punctuation", "Digits", "BertPreTokenizer"),
+    *("Precompiled", "Replace", "Strip", "StripAccents", "Lowercase", "Prepend", "BertNormalizer"),
+    *("NFC", "NFD", "NFKC", "NFKD"),
+)
+"""Steps before the model of a tokenizer that the library in JavaScript computes alike."""
 STRUCTURES = ("Source", "Memory", "Search", "Rule", "Linear")
 PATTERNS = {
     placeholders: (
@@ -136,11 +143,25 @@ def check_steps(described: dict[str, Any]) -> None:
     charsmaps = map(b64decode, CHARSMAP.findall(steps))
     folds = any(normalizers.Precompiled(charsmap).normalize_str("A") != "A" for charsmap in charsmaps)
     problems = {
+        **{f"with {step}": True for step in unlike_steps([described["normalizer"], described["pre_tokenizer"]])},
         "of words (pretokenized text)": described["model"]["type"] == "WordLevel",
         "with Moses": re.search(r'"Regex": "(?:[^"\\]|\\.)*?\\\\[KG]', steps),
         "of SentencePiece that folds case (nmt_nfkc_cf)": folds,
     }
     refuse_if({f"--to web: a tokenizer {which} given, which no browser can run": so for which, so in problems.items()})
+
+
+def unlike_steps(step: Any) -> Iterator[str]:
+    """The steps of a tokenizer that the library in JavaScript does not have, or computes otherwise."""
+    for part in step.values() if isinstance(step, dict) else step if isinstance(step, list) else ():
+        yield from unlike_steps(part)
+    kind, behavior = (step.get(name) for name in ("type", "behavior")) if isinstance(step, dict) else (None, None)
+    if kind == "Split":
+        inverts = step["invert"] and behavior != "Removed"
+        if inverts or behavior not in ("Isolated", "Removed"):
+            yield f"{'the inverse of ' * inverts}Split {behavior}"
+    elif kind is not None and kind not in SAME_STEPS:
+        yield kind
 
 
 def charsmap_steps(tokenizer: str) -> list[dict[str, Any]] | None:

@@ -419,6 +419,8 @@ def begin(
         return packed.read(prompt, torch.ones_like(prompt) if mask is None else mask, beams, longest)
     mask = None if mask is None else model.get_encoder().states_mask(mask)
     memory = model_kwargs["encoder_outputs"].last_hidden_state[::beams]
+    if len(memory) != len(prompt):
+        raise ValueError(f"decoder_input_ids: {len(prompt)} rows given for {len(memory)} sentences")
     if packed is None:
         return prepared_decoder(model).start(memory, mask, beams)
     return packed.start(memory, mask, beams, longest, token_lists)

@@ -236,7 +236,8 @@ def processed_scores(
     log_probs = decoder.log_softmax(logits)
     scores = log_probs if settings.num_beams > 1 else logits
     if length < settings.min_length:
-        scores = scores.index_fill(1, torch.tensor(settings.eos_token_ids), -torch.inf)
+        ends = [token for token in settings.eos_token_ids if 0 <= token < scores.shape[1]]
+        scores = scores.index_fill(1, torch.tensor(ends, dtype=torch.long), -torch.inf)
     for processor, lengths in settings.processors:
         if length in lengths:
             scores = processor(torch.from_numpy(sequences), scores)

@@ -1,5 +1,6 @@
 """The page of `export --to web` in Node and Chromium, against the kernels of Python in int8."""
 
+import copy
 import json
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from support.browser import browser, needs_browser, served
 from support.native_library import needs_kernels
 from support.single_stacks import causal
 from support.tiny_translator import SENTENCES, tiny_tokenizer
+from tokenizers import pre_tokenizers
 
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
@@ -216,6 +218,14 @@ def test_sentences_of_a_text_keep_the_space_between_them(tmp_path):
     assert found["texts"] == [f"{parts[0]}  {parts[1]}\n\n{parts[2]}\n"]
 
 
+def test_sentences_do_not_end_within_an_address_or_a_message(tmp_path):
+    fields = {"ln_mode": "post_ln", "source_lang": "en", "target_lang": "de", "placeholders": True}
+    model, tokenizer, site = site_of(tmp_path, **fields)
+    texts = ["two https://e.org/a?b=cats&c=dog run", "{n, plural, one {A cat. It runs.} other {# cats.}} sleep"]
+    (found,) = in_node({"site": str(site), "texts": texts})
+    assert found["texts"] == in_int8(model, tokenizer).translate(texts)
+
+
 def test_the_space_between_sentences_is_that_of_python(tmp_path):
     *_, site = site_of(tmp_path, ln_mode="post_ln")
     (found,) = in_node({"site": str(site), "spaces": [row[:-1] for row in SPACES]})
@@ -235,7 +245,8 @@ def test_languages_are_chosen_by_their_tags(tmp_path, side):
     tokenizer = tiny_tokenizer("<2de>", "<2en>")
     model, tokenizer, site = site_of(tmp_path, tokenizer, ln_mode="post_ln", language_tags=side)
     requests = ({"site": str(site), "texts": SENTENCES, "options": {"to": code}, "beams": 2} for code in ("en", "xx"))
-    found, wrong = in_node(*requests)
+    found, wrong, missing = in_node(*requests, {"site": str(site), "texts": SENTENCES})
+    assert missing == {"error": "to: missing, must be one of de, en"}
     assert found["languages"] == {"source": None, "targets": ["de", "en"]}
     assert found["texts"] == in_int8(model, tokenizer, 2).translate(SENTENCES, target_lang="en")
     assert wrong == {"error": "to: xx given, must be one of de, en"}
@@ -249,6 +260,16 @@ def test_tokenizers_of_every_kind_encode_alike(tmp_path, kind):
     texts = [*lines[:6], "unknown ñ 漢字 and ▁", "e\u0301 ﬁ Ａ", "tab\there"]
     (found,) = in_node({"site": str(site), "encode": texts})
     assert found["encoded"] == [tokenizer(text)["input_ids"] for text in texts]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "byte_bpe"])
+def test_what_follows_a_placeholder_without_a_space_is_encoded_alike(tmp_path, kind):
+    settings, marks = TokenizerSettings(kind=kind, vocab_size=360), {"language_tags": PLACEHOLDER_TOKENS}
+    texts = ["In 2024, it", "12.50 (now)", "<b>File</b>, then %s."]
+    tokenizer = train_tokenizer([*texts, *SENTENCES] * 9, settings, **marks, model_max_length=64)
+    model, tokenizer, site = site_of(tmp_path, tokenizer, ln_mode="post_ln", placeholders=True)
+    (found,) = in_node({"site": str(site), "encode": texts})
+    assert found["encoded"] == Translator(model, tokenizer).encode(texts)[0]
 
 
 def test_the_tokenizer_of_a_fairseq_model_encodes_alike(tmp_path):
@@ -277,6 +298,12 @@ def test_tokenizers_that_no_browser_can_run_are_refused(tmp_path):
         "with Moses": fairseq_tokenizer(dictionary, dictionary, bpe_codes=codes, source_rules=rules),
         "folds case": fairseq_tokenizer(dictionary, dictionary, sentencepiece=tmp_path / "m.model"),
     }
+    splits = {"Whitespace": pre_tokenizers.Whitespace(), "UnicodeScripts": pre_tokenizers.UnicodeScripts()}
+    splits |= {"Split MergedWithNext": pre_tokenizers.Split("a", "merged_with_next")}
+    splits |= {"the inverse of Split Isolated": pre_tokenizers.Split("a", "isolated", invert=True)}
+    for step, splitter in splits.items():
+        refused[f"a tokenizer with {step} given"] = other = copy.deepcopy(TOKENIZER)
+        other.backend_tokenizer.pre_tokenizer = splitter
     for message, tokenizer in refused.items():
         with pytest.raises(InputError, match=message):
             WebTarget().write(noisy_model(tokenizer), tokenizer, tmp_path)

@@ -289,6 +289,24 @@ def test_a_source_or_setting_that_cannot_be_is_named(request_, message):
         make_model("pre_ln").generate(**{"input_ids": torch.full((2, 4), 5), "max_new_tokens": 2} | request_)
 
 
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_prefix_needs_a_row_for_each_sentence(beams):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(1), 3, False)
+    for rows, given in ((1, sources), (3, sources[:1])):
+        with pytest.raises(ValueError, match=f"{rows} rows given for {len(given)} sentences"):
+            model.generate(given, decoder_input_ids=torch.full((rows, 1), 2), num_beams=beams, max_new_tokens=6)
+
+
+@pytest.mark.parametrize("ends", [-1, [2, 500]])
+def test_ends_that_are_no_tokens_ban_none(ends):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, False)
+    model.lm_head.bias.data[199] = 30.0
+    options = {"eos_token_id": ends, "min_new_tokens": 4, "max_new_tokens": 4, "repetition_penalty": 1.1}
+    found = model.generate(sources, **options)
+    model.generation_config.fast_decoding = False
+    assert found.tolist() == model.generate(sources, **options).tolist()
+
+
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_source_of_padding_alone_is_left_to_transformers(beams, attention, served):

@@ -24,6 +24,13 @@ export class Texts {
     return tag?.index === 0 ? text.slice(tag[0].length).replace(/^ /, "") : text;
   }
 
+  // [start, end] of placeholders, addresses and tags, in order.
+  wholes(text) {
+    const { RUN, MARKUP } = this.patterns;
+    const found = [RUN, MARKUP].flatMap((pattern) => [...text.matchAll(pattern)]);
+    return found.map((match) => [match.index, match.index + match[0].length]).sort((a, b) => a[0] - b[0]);
+  }
+
   // The edits of a text as the model reads it.
   edits(text) {
     const edits = this.of.placeholders.length ? this.#masked(text) : this.#withoutEmoji(text);

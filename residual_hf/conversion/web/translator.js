@@ -122,7 +122,7 @@ export class Translator {
     const { positions } = this.model;
     const fits = (part) => positions === null || this.encode(part, target).length <= positions;
     if (!split && fits(text)) return yield [text, ""];
-    for (const sentence of split ? sentencesOf(text, this.model.source) : [text]) {
+    for (const sentence of split ? sentencesOf(text, this.model.source, this.texts.wholes(text)) : [text]) {
       const own = split ? sentence.trimStart() : sentence;
       if (own !== sentence) yield ["", sentence.slice(0, sentence.length - own.length)];
       if (own) yield* this.texts.split(own, fits);
@@ -131,6 +131,9 @@ export class Translator {
 
   #targetOf(language) {
     const { targets } = this.model;
+    if (language === undefined && targets.length > 1) {
+      throw new RangeError(`to: missing, must be one of ${this.languages.targets.join(", ")}`);
+    }
     const found = language === undefined ? targets[0] : targets.find((target) => target.language === language);
     if (!found) throw new RangeError(`to: ${language} given, must be one of ${this.languages.targets.join(", ")}`);
     return found;
@@ -170,11 +173,14 @@ function turn() {
   });
 }
 
-// With the white space behind them. ICU ends one after "Mr." and the like.
-function* sentencesOf(text, language) {
-  let before = "";
+// With the white space behind them. ICU ends one after "Mr." and the like, and within what is one whole, such as an address.
+function* sentencesOf(text, language, wholes) {
+  let before = "", place = 0, next = 0;
   for (const { segment } of segmenter(language).segment(text)) {
     before += segment;
+    place += segment.length;
+    while (next < wholes.length && wholes[next][1] <= place) next++;
+    if (next < wholes.length && wholes[next][0] < place) continue;
     if (/(?:^|[\s(])(?:\p{Lu}|Mrs?|Ms|Dr|Prof|St|Nr|No|vs|etc|z\. ?B|d\. ?h)\.[ \u00a0]$/u.test(before)) continue;
     yield before;
     before = "";
@@ -197,11 +203,30 @@ function tokenizerOf(described, { splitsSpecial, charsmap }) {
   const normalizer = charsmap ? mapped(described.normalizer, charsmap) : described.normalizer;
   const tokenizer = new Tokenizer({ ...described, normalizer, pre_tokenizer, added_tokens }, {});
   const { model } = tokenizer;
+  countPieces(tokenizer);
   if (described.model.type === "Unigram" && described.model.byte_fallback) {
     const encode = model.encode.bind(model); // which leaves unknown characters as they are
     model.encode = (words) => encode(words).flatMap((piece) => (model.tokens_to_ids.has(piece) ? piece : bytesOf(piece)));
   }
   return tokenizer;
+}
+
+// Between added tokens, the library takes each piece of a text for its first one, which begins with a space.
+function countPieces(tokenizer) {
+  const { pre_tokenizer, splitter_normalized } = tokenizer;
+  if (!pre_tokenizer) return;
+  let pieces = [], next = 0;
+  tokenizer.splitter_normalized = {
+    split(text) {
+      next = 0;
+      return (pieces = splitter_normalized.split(text));
+    },
+  };
+  tokenizer.pre_tokenizer = (piece, { section_index }) => {
+    const place = pieces.indexOf(piece, next);
+    next = place + 1;
+    return pre_tokenizer(piece, { section_index: section_index + place });
+  };
 }
 
 // SentencePiece's table of characters, which the library does not read, as other steps.
