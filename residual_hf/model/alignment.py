@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from .placeholders import BARE_WORD, WORD, Edit, EditedText
+from .translation_inputs import source_writer
 
 ROUNDS, NO_WORD = 2, 0.03
 """Rounds of Sinkhorn and Knopp, in which words compete for those of the source, and the share of no word."""
@@ -241,7 +242,8 @@ def token_spans(tokenizer: Any, ids: list[int], text: str, in_target: bool = Fal
                 found[first : first + len(own)] = spans
                 return found
     options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-    decoded = [tokenizer.decode(ids[:n], use_source_tokenizer=not in_target, **options) for n in range(len(ids) + 1)]
+    writer = tokenizer if in_target else source_writer(tokenizer)
+    decoded = [writer.decode(ids[:n], use_source_tokenizer=not in_target, **options) for n in range(len(ids) + 1)]
     blocks = SequenceMatcher(None, decoded[-1], text, autojunk=False).get_matching_blocks()
     corners = [(0, 0), *(c for b in blocks for c in ((b.a, b.b), (b.a + b.size, b.b + b.size)))]
     ends = np.maximum.accumulate([min(len(prefix), len(decoded[-1])) for prefix in decoded])

@@ -65,6 +65,15 @@ def is_of_fsmt(tokenizer: Any) -> bool:
     return "tgt_vocab_file" in getattr(tokenizer, "vocab_files_names", ())
 
 
+def source_writer(tokenizer: Any) -> Any:
+    """The tokenizer that decodes sources: for one in Python with two vocabularies, a copy, as it decodes targets."""
+    if separate_target_vocabulary(tokenizer) is None:
+        return tokenizer
+    writer = copy.copy(tokenizer)
+    writer.decoder = {number: token for token, number in tokenizer.encoder.items()}
+    return writer
+
+
 def target_reader(tokenizer: Any) -> Any:
     """The tokenizer that reads `text_target`: for FSMT, whose own reads it as a source, a copy for the other side."""
     if not is_of_fsmt(tokenizer):

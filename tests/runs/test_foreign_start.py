@@ -1,5 +1,6 @@
 """Training that starts from a model of another family: NLLB, M2M100, mBART, Marian, FSMT."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from residual_hf.data.encoding import encode_corpus
 from residual_hf.data.language_names import code_of
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.translator import Translator
+from residual_hf.model.alignment import token_spans
 from residual_hf.runs.building import build_model
 from residual_hf.runs.run import train
 from residual_hf.runs.warm_start import load_start
@@ -126,6 +128,8 @@ def test_each_side_has_its_own_vocabulary(tmp_path, family, larger):
         assert tokenizer.decode(target, skip_special_tokens=True) == SENTENCES[0]
         assert [*translator.inputs.target_ids(SENTENCES[:1])[0], tokenizer.eos_token_id] == target
         assert translator.encode(SENTENCES[1:2])[0] == [source] and source == tokenizer(SENTENCES[1])["input_ids"]
+        ends = {match.end() for match in re.finditer(r"\w+", SENTENCES[1])}
+        assert ends <= {*token_spans(tokenizer, source, SENTENCES[1])[:, 1].tolist()}
 
 
 def test_tokens_cannot_be_added_to_one_of_two_vocabularies(tmp_path):
