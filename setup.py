@@ -18,7 +18,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.modified import newer_group
 
 FOLDER = Path("residual_hf/native")
-SOURCES = sorted(FOLDER.glob("*.[ch]"))
+SOURCES = sorted(FOLDER.glob("[!.]*.[ch]"))
 AVX512 = "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
 NO_SPILLS = "-fno-schedule-insns"  # GCC would load more at once than there are registers; Clang ignores it
 INSTRUCTION_SETS = {

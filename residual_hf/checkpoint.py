@@ -219,8 +219,8 @@ def move_to(model: Any, device: str | None = None, dtype: torch.dtype | None = N
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda":
-        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+    if device == "cuda" and "LOCAL_RANK" in os.environ:
+        device = f"cuda:{int(os.environ['LOCAL_RANK']) % (torch.cuda.device_count() or 1)}"
     with input_errors(f"device {device!r}: ", RuntimeError, AssertionError):
         if torch.device(device).type == "meta":
             raise RuntimeError("it computes nothing")

@@ -73,6 +73,8 @@ def train(options: argparse.Namespace) -> None:
     mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))
     train, test = (Images(*splits[name], mean, std, augment=name == "train") for name in ("train", "test"))
     model = ResidualForImageClassification(config)
+    if last is None and wants_profile(model):
+        model.profile_admin(train.__getitems__([*range(min(128, len(train)))]))
 
     arguments = TrainingArguments(
         output_dir=str(options.output),
@@ -110,8 +112,6 @@ def train(options: argparse.Namespace) -> None:
         optimizers=(optimizer, schedule),
         callbacks=[BranchWarmupCallback()],
     )
-    if last is None and wants_profile(model):
-        model.profile_admin(train.__getitems__([*range(min(128, len(train)))]))
     trainer.train(resume_from_checkpoint=last)
     trainer.save_model()
 

@@ -121,7 +121,7 @@ def check_output_folder(
     }
     refuse_if({f"{field}: {folder}{problem}": so for problem, so in problems.items()})
     check_space(ancestor, field=field)
-    if not folder.is_dir() or not _content(folder):
+    if not folder.is_dir() or not content_of(folder):
         return
     kept = [("the working directory", Path.cwd()), ("the home directory", Path(os.path.expanduser("~")))]
     kept += [("the input", Path(given)) for given in inputs if given is not None]
@@ -234,7 +234,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     file mode of the user's umask. What a killed process left of an attempt is deleted at the end.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    is_empty = folder.is_dir() and not _content(folder)
+    is_empty = folder.is_dir() and not content_of(folder)
     place = folder if is_empty else folder.parent
     with (
         writing(folder),
@@ -268,7 +268,7 @@ def _attempts(place: Path, name: str) -> list[Path]:
     return [path for path in found if path.is_dir() and {p.name for p in path.iterdir()} <= {"new", "old", ATTEMPT}]
 
 
-def _content(folder: Path) -> list[Path]:
+def content_of(folder: Path) -> list[Path]:
     """The content of a folder, apart from attempts to fill it."""
     attempts = _attempts(folder, folder.name)
     return [path for path in folder.iterdir() if path not in attempts]

@@ -11,13 +11,12 @@ from .files import read_text
 
 MAX_DEPTH = 50  # levels of lists and mappings
 EXPONENT = re.compile(r"(?<!\d)[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
-OTHER_BASE = re.compile(r"[-+]?(0[0-9_]|.*:)")
+OTHER_BASE = {"int": re.compile("[-+]?0[0-9_]|.*:"), "float": re.compile(".*:")}
 LARGEST_YAML = 2**20  # characters
 LONGEST_NUMBER = 1_000  # characters; to read more takes their square
 UNNAMED = (ArithmeticError, AttributeError, LookupError, TypeError)  # of PyYAML, for values unlike their tag
 UNREADABLE = (ValueError, *UNNAMED)
 TEXT = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:binary")
-NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 MAX_VALUES = 20_000  # in a file, where an alias counts as often as it is used
 
 
@@ -85,7 +84,8 @@ class _Loader(yaml.SafeLoader):
         if isinstance(node, yaml.ScalarNode) and node.tag not in TEXT:
             if len(node.value) > LONGEST_NUMBER:
                 _refuse(f"a number of more than {LONGEST_NUMBER:,} characters", node)
-            if node.tag in NUMBERS and OTHER_BASE.match(node.value):
+            kind = node.tag.removeprefix("tag:yaml.org,2002:")
+            if kind in OTHER_BASE and OTHER_BASE[kind].match(node.value):
                 _refuse(f"{node.value} is a number to base 60 or 8 in YAML 1.1; write a decimal, or quote text", node)
         try:
             value = super().construct_object(node, deep)

@@ -1,5 +1,6 @@
 """Export to a web page: static files that translate in a browser or in Node, with the kernels in WebAssembly."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -7,7 +8,6 @@ from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 from unicodedata import normalize
 
@@ -24,6 +24,7 @@ from residual_hf.data.tokenizer import target_backend
 from residual_hf.generation import long_text
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model import placeholders, translation_inputs
+from residual_hf.model.checksums import file_hash
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.embeddings import first_position, positions_padding
 from residual_hf.model.length_limits import end_tokens
@@ -41,7 +42,7 @@ FORMAT = 1
 WEIGHTS = "model.bin"
 SHORTLIST = "shortlist.bin"
 SAME_STEPS = (
-    *("Sequence", "Metaspace", "ByteLevel", "WhitespaceSplit", "Punctuation", "Digits", "BertPreTokenizer"),
+    *("Sequence", "Metaspace", "ByteLevel", "WhitespaceSplit", "Digits", "BertPreTokenizer"),
     *("Precompiled", "Replace", "Strip", "StripAccents", "Lowercase", "Prepend", "BertNormalizer"),
     *("NFC", "NFD", "NFKC", "NFKD"),
 )
@@ -111,14 +112,17 @@ class WebTarget:
         """Write the page, the library, the weights and `model.json`; `tokenizer.json` comes with all exports."""
         if not getattr(tokenizer, "is_fast", False) or TranslationInputs(model.config, tokenizer).has_own_codes:
             raise InputError(f"--to web: {type(tokenizer).__name__} given, must be a tokenizer of tokenizer.json")
-        for backend in (tokenizer.backend_tokenizer, target_backend(tokenizer)):
+        backends = tokenizer.backend_tokenizer, target_backend(tokenizer)
+        for backend in backends:
             check_steps(json.loads(backend.to_str()))
         for source in PAGE.iterdir():
             write_atomically(folder / source.name, source.read_bytes())
         shutil.copyfile(KERNELS, folder / KERNELS.name)
         description: dict[str, Any] = {"residual_hf": __version__, "format": FORMAT}
-        description |= {"export": token_hex(4), "interface": interface_version()}
-        description |= packed(model, folder / WEIGHTS) | search_of(model) | texts_of(model, tokenizer)
+        description |= {"interface": interface_version(), **packed(model, folder / WEIGHTS)}
+        description |= search_of(model) | texts_of(model, tokenizer)
+        content = [json.dumps(description), file_hash(folder / WEIGHTS), *(backend.to_str() for backend in backends)]
+        description["export"] = hashlib.sha256("".join(content).encode()).hexdigest()[:8]
         write_atomically(folder / "model.json", json.dumps(description, ensure_ascii=False) + "\n")
         for name in ("README.md", "index.html"):
             text = read_page(PAGE / name).replace("TITLE", title_of(model.config))

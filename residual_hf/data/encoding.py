@@ -83,8 +83,8 @@ class EncodedCorpus(Dataset):
         return len(self.source_lengths)
 
     def hash(self) -> str:
-        """The SHA-256 of the tokens of all pairs, in their order."""
-        found = hashlib.sha256()
+        """The SHA-256 of the lengths of all sources and the tokens of all pairs, in their order."""
+        found = hashlib.sha256(np.ascontiguousarray(self.source_lengths).data)
         for name in sorted(self.arrays):
             found.update(np.ascontiguousarray(self.arrays[name]).data)
         return found.hexdigest()

@@ -16,6 +16,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import XML_SPACE, etree, local_name, read_xml
 from residual_hf.data.workbooks import escaped, text_of, unescaped
 from residual_hf.generation.markup import Block, Inline, plain_text
+from residual_hf.model.options import shortened
 
 from .document import DocumentFile, has_text
 from .mixed_content import Dialect, read_mixed, write_mixed
@@ -185,7 +186,9 @@ class ArchivedDocument(DocumentFile):
             if not wanted:
                 del self._trees[name]
         if stay:
-            logger.warning("%s: %d texts stay, which formulas, lists of choices or tables name", path, stay)
+            parts = ", ".join(pattern.strip("*") for pattern in named.patterns if pattern.strip("*"))
+            often = f"; those with {shortened(parts)} too" * bool(parts)
+            logger.warning("%s: %d texts stay, which formulas, lists of choices or tables name%s", path, stay, often)
         self.blocks = [paragraph.block for paragraph in self._paragraphs]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:

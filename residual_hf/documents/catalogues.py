@@ -73,14 +73,15 @@ class POFile(DocumentFile):
         catalogue = read_po(path)
         self._encoding = catalogue.encoding
         self._text = read_bytes(path).decode(self._encoding)
-        found: list[tuple[str, bool, bool, bool]] = []  # source, is wanted, becomes fuzzy, cannot have numbers
-        for entry in catalogue:
+        # source, whether it is wanted, whether it becomes fuzzy, number of a message that cannot have numbers
+        found: list[tuple[str, bool, bool, int | None]] = []
+        for message, entry in enumerate(catalogue):
             if entry.obsolete:
                 continue
             forms = sorted(entry.msgstr_plural.items()) if entry.msgid_plural else [(0, entry.msgstr)]
             one = forms_of_one_and_many(catalogue, len(forms))[0] if entry.msgid_plural else 0
             several = entry.msgid_plural and len(forms) == 1
-            without_numbers = any(flag in WITHOUT_NUMBERS for flag in entry.flags)
+            without_numbers = message if any(flag in WITHOUT_NUMBERS for flag in entry.flags) else None
             for number, text in forms:
                 source = entry.msgid_plural if number != one or several else entry.msgid
                 wanted = options.wants(not text, entry.fuzzy)
@@ -112,11 +113,12 @@ class POFile(DocumentFile):
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         line_end = "\r\n" if "\r\n" in self._text else "\n"
-        edits, marked_at, left = [], -1, 0
-        for (place, flags, without_numbers), source, found in zip(self._places, self.blocks, blocks, strict=True):
-            block = in_order(source, found)
-            if without_numbers and block is not found:
-                left += 1
+        edits, marked_at = [], -1
+        ordered = list(map(in_order, self.blocks, blocks))
+        moved = (block is not found for block, found in zip(ordered, blocks, strict=True))
+        left = {message for (*_, message), has in zip(self._places, moved, strict=True) if has} - {None}
+        for (place, flags, message), block in zip(self._places, ordered, strict=True):
+            if message in left:  # with all its plural forms
                 continue
             if flags is not None and flags.start() > marked_at:
                 marked_at = flags.start()
@@ -124,7 +126,8 @@ class POFile(DocumentFile):
                 edits.append(Edit(where, where, flag))
             edits.append(Edit(*place.span(), f'{place[3]}"{write_marks(block).translate(ESCAPES)}"'))
         if left:
-            logger.warning("%s: %d messages stay, whose placeholders would move and have no numbers", self.path, left)
+            why = "whose placeholders would move and have no numbers"
+            logger.warning("%s: %d messages stay, %s", self.path, len(left), why)
         written = EditedText(self._text, edits).text
         try:
             path.write_bytes(UNNAMED_CHARSET.sub(rb"\1UTF-8", written.encode(self._encoding), count=1))

@@ -57,10 +57,11 @@ IMPORT = re.compile(
 """Statements of JavaScript in MDX, up to a blank line."""
 STATEMENT = re.compile(
     r"\n(?=\n)|\Z|(?<=\n)(import\b|export\b|#{1,6} |[ \t>]*(?:```|~~~))|[()\[\]{}]|\\."
-    r"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\]){0,5000}`|//[^\n]*|/\*(?:(?!/\*|\*/).)*\*/",
+    r"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\]){0,5000}`|//[^\n]*"
+    r"|(?<=[=(,:] )/(?![/*])(?:\\.|\[[^\]\n]*\]|[^/\n\\])+/|/\*(?:(?!/\*|\*/).)*\*/",
     re.DOTALL,
 )
-"""In statements: a blank line, the beginning of something else, a bracket, an escape, a text, a comment."""
+"""In statements: a blank line, the beginning of something else, a bracket, an escape, a text, a comment, a pattern."""
 _CODE = r"(?:[^{}\n]|\n(?![ \t>]*(?:```|~~~)))"
 _BRACES = rf"\{{(?:{_CODE}|\{{(?:{_CODE}|\{{{_CODE}*\}})*\}})*\}}"
 _ATTRIBUTE = rf"(?:[\w.:-]+(?:=(?:\"[^\"]*\"|'[^']*'|{_BRACES}))?|{_BRACES})"
@@ -104,7 +105,7 @@ def markdown_parser(*, is_mdx: bool) -> MarkdownIt:
 def parsed(parser: MarkdownIt, text: str, env: MutableMapping[str, Any]) -> list[Any]:
     """The tokens of a text, without what is no Markdown of CommonMark."""
     is_mdx = "jsx" in parser.inline.ruler.get_active_rules()
-    text = _without_statements(FRONT_MATTER.sub(_blank_lines, text))
+    text = _without_statements(FRONT_MATTER.sub(_blank_lines, text), is_mdx)
     for kept in (TEMPLATE_CODE, *[JSX_LINES] * is_mdx, MATH_LINES):
         text = kept.sub(_blank_lines, text)
     for pattern, read in ((DIRECTIVE, r"\1"), (ADMONITION, r"\1-   <!---->"), (DEFINITION, r"\1-"), (NOTE, r"\1-")):
@@ -116,11 +117,11 @@ def _blank_lines(found: re.Match[str]) -> str:
     return "\n" * found[0].count("\n")
 
 
-def _without_statements(text: str) -> str:
+def _without_statements(text: str, is_mdx: bool) -> str:
     """A text with blank lines for statements of JavaScript."""
     found, place = [], 0
     while statement := IMPORT.search(text, place):
-        end = _end_of_statement(text, statement)
+        end = _end_of_statement(text, statement) if is_mdx else statement.end()
         found += [text[place : statement.start()], "\n" * text.count("\n", statement.start(), end)]
         place = end
     return "".join([*found, text[place:]])

@@ -99,7 +99,7 @@ def translate_document(
         done = len(document.blocks) - sum(1 for _ in file.remaining(map(json.dumps, document.blocks)))
         translator = load()
         if task_of(translator.model.config) is not TRANSLATION:
-            raise InputError(f"{source}: only lines of text, not documents, for a model that does not translate")
+            raise InputError(f"{source}: only lines of text, not documents, for a model of one language (summaries)")
         translator.encode([""], *asked.values())  # refuses languages
         total = len(document.blocks)
         with tqdm(desc="translating", unit=" paragraphs", initial=done, total=total, disable=None) as bar:

@@ -29,6 +29,8 @@ TOKENIZERS = {
 """sacreBLEU's tokenizers for BLEU, and the languages that they are the default of; 13a is that of all others."""
 IN_CHARACTERS = "Han+Hiragana+Katakana"
 """Scripts that sacreBLEU's TER splits; it takes a sentence of other scripts without spaces for one word."""
+LONGEST_WORDS = 12
+"""Mean number of characters from which words are none, but sentences without spaces."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,8 @@ def sacrebleu_metrics(
         raise InputError(f"tokenize: {tokenize!r} given, must be one of {sorted(BLEU.TOKENIZERS)}")
 
     in_characters = "ter" in names and is_written_in(IN_CHARACTERS, references)
-    if "ter" in names and not in_characters and is_written_in(WITHOUT_SPACES, references):
+    spaced = len("".join(references)) < LONGEST_WORDS * sum(len(line.split()) for line in references)
+    if "ter" in names and not (in_characters or spaced) and is_written_in(WITHOUT_SPACES, references):
         warn_once("TER is left out: it compares words, but the references have no spaces between words")
         names = [name for name in names if name != "ter"]
 

@@ -52,10 +52,12 @@ def _between(opening: str, closing: str, without: str = "") -> str:
     return f"{opening}(?:(?!{opening}|{closing}{without}).)*{closing}"
 
 
+ENDS_OF_BLOCKS = r"|-->|</(?:p|div|li|t[dhr]|h[1-6]|table|[uo]l|code|pre|body)\b"
 TEMPLATE = re.compile(
     "|".join(
         (
-            *(_between(*marks) for marks in (("<%", "%>"), (r"<\?php", r"(?:\?>|\Z)"), (r"<\?[=\s]", r"\?>"))),
+            _between(r"<\?php", r"(?:\?>|\Z)"),
+            *(_between(*marks, ENDS_OF_BLOCKS) for marks in (("<%", "%>"), (r"<\?[=\s]", r"\?>"))),
             *(_between(*marks, "|</|<!--|-->") for marks in (("{%", "%}"), ("{#", "#}"), ("{{", "}}+"))),
             "\ufdd0",
         )

@@ -10,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm import tqdm
@@ -30,7 +31,7 @@ from residual_hf.model.options import refusal
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs, languages_of
 
-from .decode import Candidate, check_shortlist_use, move_in_precision, search, to_text
+from .decode import Candidate, check_shortlist_use, move_in_precision, search, sequence_log_probs, to_text
 from .generation_settings import DecodingSettings, SearchRequest
 from .inline import Inline
 from .long_text import space_between, split_text, too_long
@@ -287,17 +288,16 @@ class Translator:
                 written, before = to_text(self.tokenizer, [best[0].ids, found[row][0].ids])
                 lacks, lacked = lacking(*demands[row], written), lacking(*demands[row], before)
                 if lacks == 0 or lacks < lacked:  # else the search has found none of them
-                    pair = found[row][0], best[0]
-                    chosen = self._in_place(sources[row], sentences[row], *pair, settings.length_penalty)
+                    chosen = self._in_place(sources[row], sentences[row], found[row][0], best[0])
+                    if request.scores and chosen.score is None:
+                        chosen = self._scored(sources[row], chosen.ids, settings.length_penalty)
                     found[row] = [chosen, *best[1:]]
         return found
 
-    def _in_place(
-        self, ids: Sequence[int], sentence: str, free: Candidate, forced: Candidate, length_penalty: float
-    ) -> Candidate:
+    def _in_place(self, ids: Sequence[int], sentence: str, free: Candidate, forced: Candidate) -> Candidate:
         """A candidate with terms, which are in the place of words of the free one if they were only put behind it.
 
-        A model that never saw a term writes its sentence to the end before it.
+        Then it has no score. A model that never saw a term writes its sentence to the end before it.
         """
         before, after = to_text(self.tokenizer, [free.ids, forced.ids])
         read = self.inputs.edited(sentence).text
@@ -314,16 +314,23 @@ class Translator:
         written = "".join(piece.content if isinstance(piece, Inline) else piece for piece in pieces)
         if before[:1].isupper() and written.partition(" ")[0].islower():
             written = written[0].upper() + written[1:]
-        named = self.tokenizer.convert_ids_to_tokens(free.ids[:1])
-        codes = [each for each in named if each in self.tokenizer.all_special_tokens or TAG_PATTERN.fullmatch(each)]
         (new,) = self.inputs.target_ids([written])
-        target = [*free.ids[: len(codes)], *new]  # also the tag or the code of the language
-        if forced.score is None:
-            return Candidate(target)
-        end, *_ = end_tokens(self.model.generation_config)
-        (scored,) = align(self.model, self.tokenizer, [read], [written], [ids], [[*target, end]])
-        log_probs = scored.parts[0].log_probs
-        return Candidate(target, float(log_probs[len(codes) :].sum()) / len(log_probs) ** length_penalty)
+        return Candidate([*free.ids[: self._codes(free.ids)], *new])
+
+    def _codes(self, ids: Sequence[int]) -> int:
+        """The number of tokens at the beginning of a translation that are the tag or the code of a language."""
+        named = self.tokenizer.convert_ids_to_tokens(ids[:1])
+        return sum(each in self.tokenizer.all_special_tokens or bool(TAG_PATTERN.fullmatch(each)) for each in named)
+
+    def _scored(self, ids: Sequence[int], target: list[int], length_penalty: float) -> Candidate:
+        """A candidate with its score as in the search."""
+        generation, device, length = self.model.generation_config, self.model.device, len(target) + 1
+        source = torch.tensor([ids], device=device)
+        sequence = [generation.decoder_start_token_id, *target, end_tokens(generation)[0]]
+        inputs = {"input_ids": source, "attention_mask": torch.ones_like(source)}
+        columns = torch.tensor([sequence], device=device), torch.tensor([length], device=device)
+        total = sequence_log_probs(self.model, inputs, *columns, forced=self._codes(target))
+        return Candidate(target, float(total) / length**length_penalty)
 
     def _wanted(self, sentence: str, keeps_placeholders: bool) -> Demands:
         """The demands on a translation of a sentence: translations of each term, and tokens of placeholders."""

@@ -212,10 +212,7 @@ def suggestion(name: Any, known: Iterable[str] | Mapping[str, str]) -> str:
     """`did you mean 'x'?` with the closest of several names, or what a mapping has for it; empty if none is close."""
     meant = known if isinstance(known, Mapping) else {one: one for one in known}
     close = difflib.get_close_matches(shortened(str(name)), meant, n=1)
-    if not close:
-        return ""
-    found = meant[close[0]]
-    return f"did you mean {found if ' ' in found else repr(found)}?"
+    return f"did you mean {meant[close[0]]!r}?" if close else ""
 
 
 def unknown_choice(what: str, name: Any, known: Iterable[str]) -> str:

@@ -62,7 +62,7 @@ def interface_version() -> int:
 
 def is_current(library: Path) -> bool:
     """Whether a library was built from the sources beside this module; True without them, as in a wheel."""
-    sources = sorted(HEADER.parent.glob("*.[ch]"))
+    sources = sorted(HEADER.parent.glob("[!.]*.[ch]"))
     checksum = zlib.crc32(b"".join(source.read_bytes() for source in sources))
     return sources == [HEADER] or b"sources %d." % checksum in library.read_bytes()
 

@@ -1,24 +1,29 @@
 """The text files, languages and folder of a first recipe, checked without PyTorch."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import check_output_folder
+from residual_hf.base.files import check_output_folder, content_of
 from residual_hf.base.names import check_model_files, model_folder
-from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec
-from residual_hf.data.language_names import code_given, is_known, spoken_in
+from residual_hf.data.data_settings import PAIR_FILES, SPLITS, CorpusSpec
+from residual_hf.data.language_names import code_given
 from residual_hf.data.pair_formats import LANGUAGE, languages_in, with_lower_language, without_regions
 from residual_hf.data.pair_reader import PairReader, check_files, check_paths
 from residual_hf.data.pair_rows import HEADERS, same_language
 from residual_hf.data.text_files import uncompressed_name
 
-NO_LANGUAGES = {"txt", *(suffix.removeprefix(".") for suffix in PAIR_FILES), *set().union(*HEADERS)}
+NO_LANGUAGES = {
+    *("txt", "out", "inp", "ref", "hyp", "log", "bak", "tok", "raw", "bpe"),
+    *(suffix.removeprefix(".") for suffix in PAIR_FILES),
+    *set().union(*HEADERS),
+}
 """Ends of names that look like codes of languages."""
-WRITTEN = ("recipe.yaml", "train.*", "valid.*", "test.*")
+WRITTEN = re.compile(rf"recipe\.yaml|(?:{'|'.join(SPLITS)})\.{LANGUAGE.pattern}|\.DS_Store")
 """What a folder of a first recipe holds."""
 
 
@@ -65,8 +70,8 @@ def first_corpora(
         raise InputError(f"--target-lang: {languages[1]!r} given, must differ from the source language")
     folder = folder or Path("-".join(languages))
     check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=[*given, start])
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if not any(path.match(pattern) for pattern in WRITTEN):
+    for path in content_of(folder) if folder.is_dir() else ():
+        if not WRITTEN.fullmatch(path.name):
             raise InputError(f"output_dir: {folder} holds {path.name}, which init did not write: move it elsewhere")
     if start is not None:
         check_model_files(model_folder(start), f"--from: {start}")
@@ -104,10 +109,10 @@ def languages_of(spec: CorpusSpec, source_lang: str | None, target_lang: str | N
 def language_of(path: Path, flag: str, given: str | None = None) -> str:
     """The language that is given, or the one in the name of a file, as in `corpus.de` or `corpus.en-de.de.gz`."""
     if given is not None:
-        if not LANGUAGE.fullmatch(code := code_given(given)) or spoken_in(code):
-            raise InputError(f"{flag}: {given!r} given, must be a language code such as {spoken_in(code) or 'pt_BR'}")
+        if not LANGUAGE.fullmatch(code := code_given(given)):
+            raise InputError(f"{flag}: {given!r} given, must be a language code such as de or pt_BR")
         return code
     suffix = uncompressed_name(path.name).rpartition(".")[2]
-    if suffix.lower() in NO_LANGUAGES or not (LANGUAGE.fullmatch(suffix) and is_known(with_lower_language(suffix))):
+    if not LANGUAGE.fullmatch(suffix) or suffix.lower() in NO_LANGUAGES:
         raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")
     return with_lower_language(suffix)

@@ -132,14 +132,14 @@ def warn_about_modes(recipe: Recipe, folder: Path) -> None:
         logger.warning("ln_mode %s: its file has changed since the run was started", name)
 
 
-def record_pairs(corpus: EncodedCorpus | None, folder: Path) -> None:
-    """Record the training pairs of a run. Raises `InputError` if it has begun with others, made by another version."""
-    before, now = RunRecord.read(folder).pairs, corpus.hash() if corpus is not None else None
-    if before not in (None, now):
-        advice = "continue with the version of residual_hf that started it, or start again"
+def hash_of_pairs(corpus: EncodedCorpus | None, folder: Path) -> str | None:
+    """The hash of the training pairs in memory. Raises `InputError` if the run in a folder has begun with others."""
+    record, pairs = RunRecord.read(folder), corpus.hash() if corpus is not None else None
+    if record.pairs not in (None, pairs):
+        others = [f"{name} {old}" for name, old in record.versions.items() if old != versions().get(name)]
+        advice = f"continue with {', '.join(others) or 'the version of residual_hf that began it'}, or start again"
         raise InputError(f"--resume: {folder} was trained with other pairs, made from the same text; {advice}")
-    if this_process().is_main_process:
-        RunRecord.update(folder, pairs=now)
+    return pairs
 
 
 def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:

@@ -31,7 +31,7 @@ from .resuming import (
     check_checkpoints,
     check_same_run,
     has_finished,
-    record_pairs,
+    hash_of_pairs,
     warn_about_modes,
     warn_about_rounding,
     warn_about_scores,
@@ -74,7 +74,8 @@ def train(
         folder, processes = check_folder(recipe, overwrite=overwrite, resume=resume, inputs=inputs), this_process()
         logger.info("reading the corpora")
         texts = read_corpora(recipe.data)
-        if recipe.data.stream and not resume:
+        if recipe.data.stream and not resume and this_process().is_main_process:
+            logger.info("checking the training text")
             check_text(recipe.data.train)
         if resume:
             check_same_run(recipe, texts, folder)
@@ -93,11 +94,12 @@ def train(
 
 
 def check_languages(recipe: Recipe) -> None:
-    """Raise `InputError` for a language that is given by its name, or by the code of a country."""
+    """Raise `InputError` for a language that is given by its name, and warn of the code of a country."""
     for name in ("source_lang", "target_lang"):
         for language in dict.fromkeys(getattr(spec, name) for spec in recipe.data.corpora):
-            code = code_given(language) if len(language or "") > 3 else spoken_in(language or "")
-            if code and code != language:
+            if likely := spoken_in(language or ""):
+                logger.warning("%s: %s is a country, whose language is known as %s", name, language, likely)
+            if len(language or "") > 3 and (code := code_given(language)) != language:
                 field = name if recipe.chosen_task.translates else "language"
                 raise InputError(f"{field}: {language!r} given, must be a code, here {code!r}")
 
@@ -122,10 +124,15 @@ def train_on(
     started = time.time() - (RunRecord.read(folder).seconds or 0.0 if resume else 0.0)
     keep_freed_memory()
     set_seed(recipe.training.seed)
-    if this_process().is_main_process:
+    is_main = this_process().is_main_process
+    if is_main and not resume:
         record_start(recipe, texts, folder)
     data = prepare_data(recipe, texts, folder, start)
-    record_pairs(data.encoded.get("train"), folder)
+    pairs = hash_of_pairs(data.encoded.get("train"), folder)
+    if is_main:
+        if resume:
+            record_start(recipe, texts, folder)
+        RunRecord.update(folder, pairs=pairs)
     texts.pop("train", None)  # which needs more memory than its tokens
     model = build_model(recipe, data.tokenizer, start)
     settings = resolve_batch_size(recipe, model, data.longest, folder)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import signal
 import time
 from collections.abc import Iterable, Mapping
@@ -216,8 +217,9 @@ class StepsOfTheSettings(TrainerCallback):
 
 
 class InterruptCallback(TrainerCallback):
-    """Saves a checkpoint and stops training on the first Ctrl-C, SIGTERM or SIGHUP; a second stops immediately, unless
-    it comes at once: `torchrun` passes on those that a process has got itself.
+    """Saves a checkpoint and stops training on the first Ctrl-C, SIGTERM or SIGHUP; a second stops immediately.
+
+    Under `torchrun`, which passes signals on, a second one that comes at once is the first one again.
 
     A signal that the process ignores stays ignored: SIGHUP under `nohup`, Ctrl-C of a job that a script starts with
     `&`. After `max_minutes` it evaluates too, so that a model can be made of the checkpoint. Several processes agree
@@ -225,11 +227,11 @@ class InterruptCallback(TrainerCallback):
     """
 
     AGREE_EVERY = 10
-    ONE_SIGNAL = 2.0  # seconds
 
     def __init__(self, max_minutes: float | None = None):
         self.interrupted = self.out_of_time = False
         self._noted: float | None = None
+        self._one_signal = 2.0 if "TORCHELASTIC_RUN_ID" in os.environ else 0.0  # seconds
         self.seconds = math.inf if max_minutes is None else 60 * max_minutes
         self._handlers = ExitStack()
 
@@ -241,7 +243,7 @@ class InterruptCallback(TrainerCallback):
         if self._noted is None:
             self.interrupted, self._noted = True, time.monotonic()
             logger.warning("interrupted: saving a checkpoint; a second signal stops immediately")
-        elif time.monotonic() - self._noted > self.ONE_SIGNAL:
+        elif time.monotonic() - self._noted > self._one_signal:
             self.restore()
             signal.raise_signal(number)
 

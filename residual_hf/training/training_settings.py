@@ -62,7 +62,8 @@ class TrainingSettings(ScheduleSettings):
         "max_steps": "max_updates",
         "train_steps": "max_updates",
         "max_time": "max_minutes",
-        **dict.fromkeys(("batch_size", "per_device_train_batch_size"), "'max_tokens', which counts tokens"),
+        "batch_size": "max_tokens",
+        "per_device_train_batch_size": "max_tokens",
         "gradient_accumulation_steps": "update_freq",
         "batch_multiplier": "update_freq",
         "clip_grad_norm": "clip_norm",
@@ -81,7 +82,7 @@ class TrainingSettings(ScheduleSettings):
     max_tokens: int | Literal["auto"] = option(
         4096,
         minimum=1,
-        help="batch size per process, in padded tokens of the longer side; `auto`: the largest that fits",
+        help="batch size per process, in padded tokens (not sentences) of the longer side; `auto`: the largest",
     )
     update_freq: int = option(1, minimum=1, help="batches per update (gradient accumulation)")
     tokens_per_update: int | None = option(
@@ -256,6 +257,9 @@ class TrainingSettings(ScheduleSettings):
         """The `Seq2SeqTrainingArguments` of this run."""
         from transformers import Seq2SeqTrainingArguments
 
+        from residual_hf.base.processes import this_process
+
+        on_cpu = this_process().device.type == "cpu"  # also with a Mac's GPU, in one of several processes
         return Seq2SeqTrainingArguments(
             output_dir=output_dir,
             max_steps=self.max_updates or -1,
@@ -263,9 +267,9 @@ class TrainingSettings(ScheduleSettings):
             gradient_accumulation_steps=self.update_freq,
             learning_rate=self.lr,
             max_grad_norm=self.clip_norm,
-            bf16=self.precision == "bf16" and (torch.accelerator.is_available() or self.compile),
-            fp16=self.precision == "fp16" and torch.accelerator.is_available(),
-            use_cpu=not torch.accelerator.is_available(),
+            bf16=self.precision == "bf16" and (not on_cpu or self.compile),
+            fp16=self.precision == "fp16" and not on_cpu,
+            use_cpu=on_cpu,
             seed=self.seed,
             eval_strategy="steps",
             eval_steps=self.eval_every,

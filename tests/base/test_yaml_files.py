@@ -41,6 +41,7 @@ def test_text_that_looks_like_a_number_is_written_as_text():
         ("a: !!float '" + "1:" * 2_000 + "1.0'", "line 1, column 4: a number of more than 1,000 characters"),
         ("a: " + "1:" * 400 + "1.0", "line 1, column 4: .* is a number to base 60 or 8 in YAML 1.1"),
         ("a: 8:00:00", "line 1, column 4: 8:00:00 is a number to base 60 or 8 in YAML 1.1; write a decimal"),
+        ("a: -010", "line 1, column 4: -010 is a number"),
         ("a: 010", "line 1, column 4: 010 is a number to base 60 or 8 in YAML 1.1"),
         ("a: !!bool never", "line 1, column 4: KeyError: 'never'"),
         ("a: !!timestamp never", "line 1, column 4: AttributeError: "),

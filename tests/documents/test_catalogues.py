@@ -327,6 +327,14 @@ def test_placeholders_that_move_get_the_numbers_of_their_arguments(
     assert (warning in caplog.text) == (written == "")
 
 
+def test_all_plural_forms_of_a_message_stay_if_one_does(tmp_path, monkeypatch, caplog):
+    forms = '#, python-format\nmsgid "One in %s"\nmsgid_plural "%d in %s"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    content = 'msgid ""\nmsgstr "Plural-Forms: nplurals=2; plural=n != 1;\\n"\n\n' + forms
+    (tmp_path / "a.po").write_text(content)
+    assert upper_cased(monkeypatch, tmp_path / "a.po", translate=turned).read_text() == content
+    assert "a.po: 1 messages stay" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

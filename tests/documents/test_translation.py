@@ -66,7 +66,7 @@ def test_a_document_is_not_summarized_sentence_by_sentence(tmp_path, capsys):
         tiny_model(tiny_tokenizer(), source_lang="en", target_lang="en"), tiny_tokenizer(), tmp_path / "m"
     )
     assert main(["translate", str(model), str(tmp_path / "a.md"), "--output", str(tmp_path / "b.md")]) == 2
-    assert "a.md: only lines of text, not documents, for a model that does not translate" in capsys.readouterr().err
+    assert "a.md: only lines of text, not documents, for a model of one language" in capsys.readouterr().err
 
 
 def test_an_interrupted_document_is_continued(tmp_path, monkeypatch, caplog):

@@ -85,6 +85,7 @@ def test_processes_with_other_numbers_of_threads_search_the_same_batches(plain, 
 
 def test_a_gpu_is_that_of_the_process(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     places: list[str] = []
     move_to(SimpleNamespace(to=places.append), "cuda")
     assert places == ["cuda:3"]

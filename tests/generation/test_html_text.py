@@ -35,6 +35,17 @@ def test_characters_that_stand_for_code_of_templates_stay():
     assert document.render(document.blocks) == "one \ufdd00\ufdd1 <% two \ufdd07\ufdd1 %>"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!-- use <% to begin --> <p>Text one.</p> <p>and %> here</p>",
+        "<p>It begins with <code>&lt;</code> <%.</p><p>It ends with %>.</p>",
+    ],
+)
+def test_marks_of_templates_in_prose_do_not_hide_paragraphs(text):
+    assert len(HTMLText(text).blocks) == 2
+
+
 @pytest.mark.parametrize("begins", ["<a ", "</", "<?", "<", '<a b="', "<%", "{{<"])
 def test_tags_that_never_end_are_read_in_linear_time(begins):
     text = begins * (30_000 // len(begins))

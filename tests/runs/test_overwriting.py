@@ -83,10 +83,9 @@ def test_inputs_of_a_run_are_not_overwritten(run):
 def test_a_language_by_its_name_is_refused_at_the_start(run):
     recipe, _ = run
     read = {name: getattr(recipe.data, name) or () for name in ("train", "valid", "test")}
-    for given, code in (("german", "de"), ("jp", "ja")):
-        specs = {name: tuple(replace(spec, target_lang=given) for spec in own) for name, own in read.items()}
-        with pytest.raises(InputError, match=f"target_lang: '{given}' given, must be a code, here '{code}'"):
-            train(replace(recipe, target_lang=given, data=replace(recipe.data, **specs)), overwrite=True)
+    specs = {name: tuple(replace(spec, target_lang="german") for spec in own) for name, own in read.items()}
+    with pytest.raises(InputError, match="target_lang: 'german' given, must be a code, here 'de'"):
+        train(replace(recipe, target_lang="german", data=replace(recipe.data, **specs)), overwrite=True)
 
 
 def test_two_runs_cannot_use_one_folder(run):

@@ -103,12 +103,18 @@ def test_each_signal_stops_after_a_checkpoint(signals):
 def test_a_second_signal_stops_immediately_unless_it_is_the_first_passed_on(signals, monkeypatch):
     seen = []
     signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     interrupt = InterruptCallback()
     interrupt.on_train_begin(None, None, None)
     for _ in range(2):  # to the process, and from `torchrun`
         signal.raise_signal(signal.SIGTERM)
     assert interrupt.interrupted and not seen
-    monkeypatch.setattr(InterruptCallback, "ONE_SIGNAL", 0.0)
+    interrupt.restore()
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    alone = InterruptCallback()
+    alone.on_train_begin(None, None, None)
+    signal.raise_signal(signal.SIGTERM)
+    assert alone.interrupted and not seen
     signal.raise_signal(signal.SIGTERM)
     assert seen == [signal.SIGTERM]
 
