@@ -17,7 +17,7 @@ from tokenizers import normalizers
 
 from residual_hf._version import __version__
 from residual_hf.base.errors import InputError, refuse_if
-from residual_hf.base.files import read_page, write_atomically
+from residual_hf.base.files import read_json, read_page, write_atomically
 from residual_hf.data.shortlist import Shortlist
 from residual_hf.data.task import TRANSLATION, task_of
 from residual_hf.data.tokenizer import target_backend
@@ -121,8 +121,8 @@ class WebTarget:
         description: dict[str, Any] = {"residual_hf": __version__, "format": FORMAT}
         description |= {"interface": interface_version(), **packed(model, folder / WEIGHTS)}
         description |= search_of(model) | texts_of(model, tokenizer)
-        content = [json.dumps(description), file_hash(folder / WEIGHTS), *(backend.to_str() for backend in backends)]
-        description["export"] = hashlib.sha256("".join(content).encode()).hexdigest()[:8]
+        files = [file_hash(folder / name) for name in (WEIGHTS, KERNELS.name)]
+        description["export"] = digest(json.dumps(description), *files, *(backend.to_str() for backend in backends))
         write_atomically(folder / "model.json", json.dumps(description, ensure_ascii=False) + "\n")
         for name in ("README.md", "index.html"):
             text = read_page(PAGE / name).replace("TITLE", title_of(model.config))
@@ -135,10 +135,17 @@ class WebTarget:
         starts = np.cumsum([0, *map(len, lists)])
         head = np.array([len(lists), ids.itemsize, *starts], "<u4")
         write_atomically(folder / SHORTLIST, head.tobytes() + ids.tobytes())
+        description = read_json(folder / "model.json")
+        description["export"] = digest(description["export"], file_hash(folder / SHORTLIST))
+        write_atomically(folder / "model.json", json.dumps(description, ensure_ascii=False) + "\n")
 
     def translate(self, model: Model, tokenizer: Any, folder: Path, sources: Sentences, limit: int) -> Sentences:
         """By the kernels of Python, which have the same weights; without them, by PyTorch in float32."""
         return translate(model, sources, limit, decoding_dtype="int8")
+
+
+def digest(*content: str) -> str:
+    return hashlib.sha256("".join(content).encode()).hexdigest()[:8]
 
 
 def check_steps(described: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ IMPORT = re.compile(
 STATEMENT = re.compile(
     r"\n(?=\n)|\Z|(?<=\n)(import\b|export\b|#{1,6} |[ \t>]*(?:```|~~~))|[()\[\]{}]|\\."
     r"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\]){0,5000}`|//[^\n]*"
-    r"|(?<=[=(,:] )/(?![/*])(?:\\.|\[[^\]\n]*\]|[^/\n\\])+/|/\*(?:(?!/\*|\*/).)*\*/",
+    r"|(?:(?<=[=(,:])|(?<=[=(,:>] ))/(?![/*])(?:\\.|\[[^\]\n]*\]|[^/\n\\\[])+/|/\*(?:(?!/\*|\*/).)*\*/",
     re.DOTALL,
 )
 """In statements: a blank line, the beginning of something else, a bracket, an escape, a text, a comment, a pattern."""

@@ -29,8 +29,8 @@ TOKENIZERS = {
 """sacreBLEU's tokenizers for BLEU, and the languages that they are the default of; 13a is that of all others."""
 IN_CHARACTERS = "Han+Hiragana+Katakana"
 """Scripts that sacreBLEU's TER splits; it takes a sentence of other scripts without spaces for one word."""
-LONGEST_WORDS = 12
-"""Mean number of characters from which words are none, but sentences without spaces."""
+LEAST_WORDS = 3
+"""Mean number of words of a reference from which a text in such a script has spaces between them."""
 
 
 @dataclass(frozen=True)
@@ -241,8 +241,8 @@ def sacrebleu_metrics(
         raise InputError(f"tokenize: {tokenize!r} given, must be one of {sorted(BLEU.TOKENIZERS)}")
 
     in_characters = "ter" in names and is_written_in(IN_CHARACTERS, references)
-    spaced = len("".join(references)) < LONGEST_WORDS * sum(len(line.split()) for line in references)
-    if "ter" in names and not (in_characters or spaced) and is_written_in(WITHOUT_SPACES, references):
+    unspaced = "ter" in names and not in_characters and is_written_in(WITHOUT_SPACES, references)
+    if unspaced and sum(len(line.split()) for line in references) < LEAST_WORDS * len(references):
         warn_once("TER is left out: it compares words, but the references have no spaces between words")
         names = [name for name in names if name != "ter"]
 

@@ -222,6 +222,7 @@ def search_batch(
     return [candidates[first : first + count] for first in range(0, len(candidates), count)]
 
 
+@torch.no_grad()
 def sequence_log_probs(
     model: Any, inputs: dict[str, Tensor], sequences: Tensor, lengths: Tensor, forced: int
 ) -> Tensor:

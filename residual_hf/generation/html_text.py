@@ -48,14 +48,20 @@ _escape = partial(html.escape, quote=False)
 
 
 def _between(opening: str, closing: str, without: str = "") -> str:
-    """The pattern of code between two marks, in which neither further code nor what is `without` begins."""
-    return f"{opening}(?:(?!{opening}|{closing}{without}).)*{closing}"
+    """The pattern of code between two marks, in which neither further code nor, outside quotes, what is `without`
+    begins."""
+    if not without:
+        return f"{opening}(?:(?!{opening}|{closing}).)*{closing}"
+    rest = {mark: rf"(?:(?!{opening}|{closing})[^{mark}\n])*{mark}" for mark in "\"'"}  # of a text in quotes
+    quoted = "|".join(f"{mark}{end}|{mark}(?!{end})" for mark, end in rest.items())
+    return f"{opening}(?:{quoted}|(?!{opening}|{closing}{without})[^\"'])*{closing}"
 
 
 ENDS_OF_BLOCKS = r"|-->|</(?:p|div|li|t[dhr]|h[1-6]|table|[uo]l|code|pre|body)\b"
 TEMPLATE = re.compile(
     "|".join(
         (
+            _between("<%--", "--%>"),
             _between(r"<\?php", r"(?:\?>|\Z)"),
             *(_between(*marks, ENDS_OF_BLOCKS) for marks in (("<%", "%>"), (r"<\?[=\s]", r"\?>"))),
             *(_between(*marks, "|</|<!--|-->") for marks in (("{%", "%}"), ("{#", "#}"), ("{{", "}}+"))),

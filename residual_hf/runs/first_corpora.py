@@ -18,12 +18,12 @@ from residual_hf.data.pair_rows import HEADERS, same_language
 from residual_hf.data.text_files import uncompressed_name
 
 NO_LANGUAGES = {
-    *("txt", "out", "inp", "ref", "hyp", "log", "bak", "tok", "raw", "bpe"),
+    *("txt", "out", "inp", "ref", "hyp", "log", "raw", "bpe", "dat", "xml", "sgm", "md"),
     *(suffix.removeprefix(".") for suffix in PAIR_FILES),
     *set().union(*HEADERS),
 }
 """Ends of names that look like codes of languages."""
-WRITTEN = re.compile(rf"recipe\.yaml|(?:{'|'.join(SPLITS)})\.{LANGUAGE.pattern}|\.DS_Store")
+WRITTEN = re.compile(rf"recipe\.yaml|(?:{'|'.join(SPLITS)})\.{LANGUAGE.pattern}|\.DS_Store", re.IGNORECASE)
 """What a folder of a first recipe holds."""
 
 

@@ -136,7 +136,8 @@ def hash_of_pairs(corpus: EncodedCorpus | None, folder: Path) -> str | None:
     """The hash of the training pairs in memory. Raises `InputError` if the run in a folder has begun with others."""
     record, pairs = RunRecord.read(folder), corpus.hash() if corpus is not None else None
     if record.pairs not in (None, pairs):
-        others = [f"{name} {old}" for name, old in record.versions.items() if old != versions().get(name)]
+        kept = {"commit": (record.commit or "").split(THEN)[-1]} | record.versions
+        others = [f"{name} {kept[name]}" for name in ("commit", "residual_hf", "tokenizers") if kept.get(name)]
         advice = f"continue with {', '.join(others) or 'the version of residual_hf that began it'}, or start again"
         raise InputError(f"--resume: {folder} was trained with other pairs, made from the same text; {advice}")
     return pairs

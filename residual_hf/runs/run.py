@@ -97,10 +97,10 @@ def check_languages(recipe: Recipe) -> None:
     """Raise `InputError` for a language that is given by its name, and warn of the code of a country."""
     for name in ("source_lang", "target_lang"):
         for language in dict.fromkeys(getattr(spec, name) for spec in recipe.data.corpora):
-            if likely := spoken_in(language or ""):
-                logger.warning("%s: %s is a country, whose language is known as %s", name, language, likely)
+            field = name if recipe.chosen_task.translates else "language"
+            if (likely := spoken_in(language or "")) and not (field == "language" and name == "target_lang"):
+                logger.warning("%s: %s is a country, whose language is known as %s", field, language, likely)
             if len(language or "") > 3 and (code := code_given(language)) != language:
-                field = name if recipe.chosen_task.translates else "language"
                 raise InputError(f"{field}: {language!r} given, must be a code, here {code!r}")
 
 

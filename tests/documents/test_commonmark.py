@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import product
 
 import pytest
 from support import ROOT
@@ -270,8 +271,9 @@ def test_components_of_mdx_stay(tmp_path, monkeypatch):
     assert upper_text(monkeypatch, tmp_path / "a.mdx", MDX) == expected
     expected = STATEMENTS.replace("# one", "# ONE").replace("two (so)", "TWO (SO)").replace("end", "END")
     assert upper_text(monkeypatch, tmp_path / "b.mdx", STATEMENTS) == expected
-    prose = "export const re = /[(]/;\n\nfirst\n\nsecond :)\n"
-    for name in ("c.md", "c.mdx"):
-        assert upper_text(monkeypatch, tmp_path / name, prose).endswith(";\n\nFIRST\n\nSECOND :)\n")
+    codes = "re = /[(]/", "f = (s) => /[(]/.test(s)", 'f = s.replace(/[(]/g, "")', "f = / " + 40 * "[a]" + " }"
+    for number, (code, kind) in enumerate(product(codes, ("md", "mdx"))):
+        path, prose = tmp_path / f"{number}.{kind}", f"export const {code};\n\nfirst\n\nsecond :)\n"
+        assert upper_text(monkeypatch, path, prose).endswith(";\n\nFIRST\n\nSECOND :)\n"), code
     written = upper_text(monkeypatch, tmp_path / "a.md", "import X from 'y'\n\n<Comp prop=\"a\">Text</Comp>\n")
     assert written.startswith("import X from 'y'\n\n<Comp prop=\"a\">TEXT")

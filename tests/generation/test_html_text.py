@@ -46,7 +46,21 @@ def test_marks_of_templates_in_prose_do_not_hide_paragraphs(text):
     assert len(HTMLText(text).blocks) == 2
 
 
-@pytest.mark.parametrize("begins", ["<a ", "</", "<?", "<", '<a b="', "<%", "{{<"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        '<% out.println("<td>" + user.name + "</td>"); %>',
+        "<%-- <p>Old text.</p> --%>",
+        '<? echo "<p>Hello</p>"; ?>',
+        '<%= content_tag(:p) { "<li>No</li>" } # it\'s %>',
+    ],
+)
+def test_code_of_templates_with_markup_stays(code):
+    document = HTMLText(f"<p>One.</p>{code}<p>It's two.</p>")
+    assert len(document.blocks) == 2 and code in document.render(document.blocks)
+
+
+@pytest.mark.parametrize("begins", ["<a ", "</", "<?", "<", '<a b="', "<%", "{{<", '<%"', "<%'", "<%--"])
 def test_tags_that_never_end_are_read_in_linear_time(begins):
     text = begins * (30_000 // len(begins))
     started = time.process_time()
