@@ -20,15 +20,16 @@ degrees of freedom are Satterthwaite's. The last line is the smallest difference
 import argparse
 import hashlib
 import itertools
+import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import sacrebleu
-from mpmath import betainc, exp, findroot, gamma, inf, ncdf, quad
+from mpmath import betainc
 from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError
@@ -46,6 +47,7 @@ RECORDED = ("bleu", "chrf")  # with --record, besides nll
 OF_RUN = ("commit", "device", "kernels", "precision", "seed", "updates", "parameters", "finished", "tokenizer")
 GREATER_IS_BETTER = {**OF_TRAINING, "ter": False}
 LEVEL, POWER = 0.05, 0.8
+ERROR_FUNCTION = np.frompyfunc(math.erf, 1, 1)
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="folders of finished runs, or their records")
@@ -107,23 +109,32 @@ def above(t: float, freedom: float) -> float:
 
 def quantile(probability: float, freedom: float) -> float:
     """The value above which Student's distribution has a probability below 1/2."""
-    return float(findroot(lambda t: above(t, freedom) - probability, (0, 1e6), solver="bisect", tol=1e-15))
+    return bisect(lambda t: probability - above(t, freedom), 0.0, 1e6)
+
+
+def bisect(rising: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function is 0, to the last digits."""
+    for _ in range(70):
+        middle = (low + high) / 2
+        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
+    return low
 
 
 def noncentrality(critical: float, freedom: float) -> float:
     """That of Student's noncentral distribution which is above a critical value with the probability POWER."""
 
+    # the estimated error, a share of the true one, whose square is chi-squared
+    half, width = freedom / 2, 10 / (2 * freedom) ** 0.5
+    shares = np.linspace(max(1e-9, 1 - width), 1 + width, 4001)
+    logarithm = math.log(2) + half * math.log(half) - math.lgamma(half) + (freedom - 1) * np.log(shares)
+    weights = np.exp(logarithm - half * shares**2) * (shares[1] - shares[0]) / 3  # by Simpson's rule
+    weights[1:-1] *= np.resize([4, 2], len(shares) - 2)
+
     def power(shift: float) -> float:
-        """The probability over the estimated error, a share `s` of the true one, whose square is chi-squared."""
-        return quad(lambda s: ncdf(shift - critical * s) * density(s), [0, 0.5, 1, 1.5, 2, 4, inf])
+        values = (shift - critical * shares) / math.sqrt(2)
+        return float(weights @ (1 + ERROR_FUNCTION(values).astype(float)) / 2)
 
-    def density(s: float) -> float:
-        half = freedom / 2
-        return 2 * half**half / gamma(half) * s ** (freedom - 1) * exp(-half * s**2)
-
-    return float(
-        findroot(lambda shift: power(shift) - POWER, (critical, 3 * critical + 3), solver="anderson", tol=1e-8)
-    )
+    return bisect(lambda shift: power(shift) - POWER, critical, 3 * critical + 3)
 
 
 def scores(run: Run, metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:

@@ -11,7 +11,7 @@ from .files import read_text
 
 MAX_DEPTH = 50  # levels of lists and mappings
 EXPONENT = re.compile(r"(?<!\d)[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
-OTHER_BASE = {"int": re.compile("[-+]?0[0-9_]|.*:"), "float": re.compile(".*:")}
+OCTAL = re.compile("[-+]?0[0-9_]")
 LARGEST_YAML = 2**20  # characters
 LONGEST_NUMBER = 1_000  # characters; to read more takes their square
 UNNAMED = (ArithmeticError, AttributeError, LookupError, TypeError)  # of PyYAML, for values unlike their tag
@@ -85,7 +85,7 @@ class _Loader(yaml.SafeLoader):
             if len(node.value) > LONGEST_NUMBER:
                 _refuse(f"a number of more than {LONGEST_NUMBER:,} characters", node)
             kind = node.tag.removeprefix("tag:yaml.org,2002:")
-            if kind in OTHER_BASE and OTHER_BASE[kind].match(node.value):
+            if kind in ("int", "float") and ":" in node.value or kind == "int" and OCTAL.match(node.value):
                 _refuse(f"{node.value} is a number to base 60 or 8 in YAML 1.1; write a decimal, or quote text", node)
         try:
             value = super().construct_object(node, deep)
