@@ -122,7 +122,6 @@ def bisect(rising: Callable[[float], float], low: float, high: float) -> float:
 
 def noncentrality(critical: float, freedom: float) -> float:
     """That of Student's noncentral distribution which is above a critical value with the probability POWER."""
-
     # the estimated error, a share of the true one, whose square is chi-squared
     half, width = freedom / 2, 10 / (2 * freedom) ** 0.5
     shares = np.linspace(max(1e-9, 1 - width), 1 + width, 4001)

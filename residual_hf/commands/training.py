@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 from residual_hf.base.errors import DIVERGED, FAILED, INTERRUPTED, InputError
+from residual_hf.base.launched import is_first
 from residual_hf.base.names import as_typed
 from residual_hf.base.yaml_files import read_yaml
 from residual_hf.data.data_settings import PAIR_FILES
-from residual_hf.generation.devices import is_first
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.runs.first_corpora import check_trial, first_corpora
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from residual_hf.base.errors import InputError, requires
 from residual_hf.base.files import RECORD
+from residual_hf.base.launched import in_group, is_first
 from residual_hf.base.names import as_typed, model_folder, similar_path
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.text_files import uncompressed_name
@@ -76,7 +77,7 @@ def add_translate(translate: argparse.ArgumentParser) -> None:
 
 
 def run_translate(options: argparse.Namespace) -> int:
-    from residual_hf.generation.devices import in_group, is_first, run_on_devices
+    from residual_hf.generation.devices import run_on_devices
     from residual_hf.generation.stream import translate_file
 
     source = options.input if options.file is None else options.file

@@ -104,7 +104,7 @@ class WebTarget:
             )
         if not is_current(KERNELS):
             raise InputError(
-                f"--to web: {KERNELS.name} was built from other sources than those beside it: run "
+                f"--to web: {KERNELS.name} does not match the C sources next to it: run "
                 "`pip install ziglang setuptools` and `python setup.py build_ext --inplace --force`"
             )
 

@@ -249,3 +249,13 @@ def sequence_log_probs(
         chosen = logits.float().log_softmax(-1).gather(2, labels[rows, :, None])[:, :, 0]
         totals.append((chosen * counted[rows]).sum(1))
     return torch.cat(totals)
+
+
+def scored(model: Any, source: Sequence[int], target: list[int], forced: int, length_penalty: float) -> Candidate:
+    """A candidate with its score as in beam search; `forced` as in `sequence_log_probs`."""
+    generation, device, length = model.generation_config, model.device, len(target) + 1
+    read = torch.tensor([source], device=device)
+    sequence = torch.tensor([[generation.decoder_start_token_id, *target, end_tokens(generation)[0]]], device=device)
+    inputs = {"input_ids": read, "attention_mask": torch.ones_like(read)}
+    total = sequence_log_probs(model, inputs, sequence, torch.tensor([length], device=device), forced)
+    return Candidate(target, float(total) / length**length_penalty)

@@ -18,16 +18,6 @@ POLL, GRACE, PATIENCE = 0.05, 1.0, 3.0
 end after SIGTERM."""
 
 
-def in_group() -> bool:
-    """Whether this process is one of several that `run_on_devices` or `torchrun` has started."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
-def is_first() -> bool:
-    """Whether this process is the only one or the first of several, which alone writes."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def run_on_devices(count: int, arguments: Sequence[str]) -> int:
     """Run a `residual-hf` command in `count` processes, as `torchrun` does; returns its exit code.
 

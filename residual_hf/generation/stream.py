@@ -18,12 +18,12 @@ from tqdm import tqdm
 
 from residual_hf.base.errors import InputError, requires
 from residual_hf.base.files import IS_WINDOWS
+from residual_hf.base.launched import is_first
 from residual_hf.base.processes import this_process
 from residual_hf.data.glossary import Glossary
 from residual_hf.data.text_files import iter_lines, one_line
 
 from .checks import suspicions
-from .devices import in_group, is_first
 from .generation_settings import StreamSettings
 from .long_text import LongLines
 from .resumable_file import ResumableFile
@@ -110,7 +110,7 @@ def translate_stream(
         total: number of lines with those that are done, if it is known.
         recover: report a line that cannot be translated, and continue.
     """
-    process = this_process(on_cpu=in_group() and translator.model.device.type == "cpu")
+    process = this_process(on_cpu=translator.model.device.type == "cpu")
     long = LongLines(translator.inputs.positions, settings.long)
     start: list[Any] = [done, recover]
     broadcast_object_list(start)  # only the first process knows them, and the seeds of all depend on `done`

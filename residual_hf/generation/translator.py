@@ -10,7 +10,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm import tqdm
@@ -26,12 +25,11 @@ from residual_hf.model.alignment import AlignedTokens, Alignment, align, of_orig
 from residual_hf.model.constraints import LettersAdded, beams_for, length_of
 from residual_hf.model.decoding import NO_PHRASES, FastGenerationMixin
 from residual_hf.model.evaluation_mode import evaluation_mode
-from residual_hf.model.length_limits import end_tokens
 from residual_hf.model.options import refusal
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs, languages_of
 
-from .decode import Candidate, check_shortlist_use, move_in_precision, search, sequence_log_probs, to_text
+from .decode import Candidate, check_shortlist_use, move_in_precision, scored, search, to_text
 from .generation_settings import DecodingSettings, SearchRequest
 from .inline import Inline
 from .long_text import space_between, split_text, too_long
@@ -290,7 +288,8 @@ class Translator:
                 if lacks == 0 or lacks < lacked:  # else the search has found none of them
                     chosen = self._in_place(sources[row], sentences[row], found[row][0], best[0])
                     if request.scores and chosen.score is None:
-                        chosen = self._scored(sources[row], chosen.ids, settings.length_penalty)
+                        forced, penalty = self._codes(chosen.ids), settings.length_penalty
+                        chosen = scored(self.model, sources[row], chosen.ids, forced, penalty)
                     found[row] = [chosen, *best[1:]]
         return found
 
@@ -321,16 +320,6 @@ class Translator:
         """The number of tokens at the beginning of a translation that are the tag or the code of a language."""
         named = self.tokenizer.convert_ids_to_tokens(ids[:1])
         return sum(each in self.tokenizer.all_special_tokens or bool(TAG_PATTERN.fullmatch(each)) for each in named)
-
-    def _scored(self, ids: Sequence[int], target: list[int], length_penalty: float) -> Candidate:
-        """A candidate with its score as in the search."""
-        generation, device, length = self.model.generation_config, self.model.device, len(target) + 1
-        source = torch.tensor([ids], device=device)
-        sequence = [generation.decoder_start_token_id, *target, end_tokens(generation)[0]]
-        inputs = {"input_ids": source, "attention_mask": torch.ones_like(source)}
-        columns = torch.tensor([sequence], device=device), torch.tensor([length], device=device)
-        total = sequence_log_probs(self.model, inputs, *columns, forced=self._codes(target))
-        return Candidate(target, float(total) / length**length_penalty)
 
     def _wanted(self, sentence: str, keeps_placeholders: bool) -> Demands:
         """The demands on a translation of a sentence: translations of each term, and tokens of placeholders."""

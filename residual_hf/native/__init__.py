@@ -85,7 +85,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         return None, _unused(f"{path} is from another version of residual_hf; reinstall it.")
     if chosen in ("", "1") and not is_current(path):
         build = "`python setup.py build_ext --inplace --force`"
-        return None, _unused(f"{path} was built from other sources than those beside it; run {build}.")
+        return None, _unused(f"{path} does not match the C sources next to it; run {build}.")
     declare_functions(loaded)
     name = INSTRUCTION_SETS[loaded.instruction_set()]
     if not loaded.can_run(loaded.instruction_set()):  # also asks Linux for the tiles of AMX

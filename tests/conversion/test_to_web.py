@@ -424,7 +424,7 @@ def test_refusals(tmp_path, monkeypatch):
     for name in ("native.h", "search.c", "kernels.wasm"):  # as in a clone
         (tmp_path / name).touch()
     monkeypatch.setattr(structures, "HEADER", tmp_path / "native.h")
-    with pytest.raises(InputError, match="kernels.wasm was built from other sources than those beside it: run"):
+    with pytest.raises(InputError, match="kernels.wasm does not match the C sources next to it: run"):
         export(model, "web", tmp_path / "site")
 
 
