@@ -10,7 +10,7 @@ from typing import NamedTuple
 from residual_hf.generation.html_text import VERBATIM
 from residual_hf.generation.inline import BETWEEN, LINE, Block, Inline, plain_text
 from residual_hf.model import placeholders
-from residual_hf.model.placeholders import PLACEHOLDER, RUN
+from residual_hf.model.placeholders import FORMAT, PLACEHOLDER, RUN, TYPE
 from residual_hf.model.translation_inputs import CHARACTER
 
 EMPTY, START, END = "empty", "start", "end"
@@ -23,11 +23,10 @@ NAME = re.compile(r"</?([A-Za-z][\w:-]*|\d+(?= ?/?>))")
 ARGUMENT, MESSAGE, BRACES = "argument", "message", "braces"
 BRACE = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:plural|select|selectordinal)\s*,|'[{}][^']*'|[{}#]")
 """In messages of ICU: the start of a choice, quoted text, a brace, a number."""
-_TYPE = "(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@]"
-OF_PRINTF = re.compile(rf"%(?:[-+#0,']*\d*(?:\.\d+)?{_TYPE}|#@\w+@|<PRI\w+>)")
+OF_PRINTF = re.compile(rf"%(?:{FORMAT}|#@\w+@|<PRI\w+>)")
 OF_PYTHON = re.compile(r"\{(?:[!:][^{}]*)?\}")
 """Placeholders that stand for the next argument."""
-OF_OTHERS = re.compile(rf"(?<!%)%(?:L?\d{{1,2}}(?![\d$.]|{_TYPE})|[-_0^#]?[aAbBHIjmMUWyYZ])")
+OF_OTHERS = re.compile(rf"(?<!%)%(?:L?\d{{1,2}}(?![\d$.]|{TYPE})|[-_0^#]?[aAbBHIjmMUWyYZ])")
 """In texts without placeholders of printf: those of Qt, and of dates."""
 
 

@@ -23,8 +23,8 @@ for _ in range(8):
     _BRACES = rf"[^{{}}]*(?:\{{{_BRACES}\}}[^{{}}]*)*"
 _KINDS = r"plural|select|selectordinal|number|date|time|spellout|ordinal|duration|choice"
 _LENGTH = "(?:hh?|ll?|[zjtL])"
-_TYPE = f"{_LENGTH}?[sdifxXucgoeEGp@]"
-_FORMAT = rf"[-+#0,']*(?:[1-9]\d*)?(?:\.\d+)?{_TYPE}"
+TYPE = f"{_LENGTH}?[sdifxXucgoeEGp@]"
+FORMAT = rf"[-+#0,']*(?:[1-9]\d*)?(?:\.\d+)?{TYPE}"
 """Format of printf. Where it is no percentage, such as `%1$s` and `%.2f`, letters may follow; after `%d`, a few."""
 _NO_PERCENTAGE = r"(?<![\d}])(?:(?<!\d[ \u00a0\u202f])|(?<=%\d[ \u00a0\u202f]))"
 PLACEHOLDER = re.compile(
@@ -37,12 +37,12 @@ PLACEHOLDER = re.compile(
     r"|\$t\([^()]*\)|[$#%@]?\{ ?[^\s{}]* ?\}"
     rf"|(?<![A-Za-z0-9_:]):[a-z]{_WORD}+(?!{_WORD}|:)"
     rf"|%(?:\d+\$)?(?:#@{_WORD}+@|<PRI[diouxX]\w+>)|(?<!\d)%arg(?!{_WORD})"  # of Xcode and gettext
-    rf"|%(?:\d+\$|\(\w+\)|<\w+>){_FORMAT}|%(?:0[1-9]|[-+#0,']*(?:[1-9]\d*)?\.\d+){_TYPE}"
-    rf"|%{_FORMAT}(?!{_WORD})"
+    rf"|%(?:\d+\$|\(\w+\)|<\w+>){FORMAT}|%(?:0[1-9]|[-+#0,']*(?:[1-9]\d*)?\.\d+){TYPE}"
+    rf"|%{FORMAT}(?!{_WORD})"
     rf"|%(?!\d+[^\W\d]){_WORD}+%(?!\d|{_LENGTH}?(?:[sd@]|[iuxXcf](?!{_WORD}{{4}})))"
     rf"|(?<!\d)%(?:ll?|z)?[sdu@](?!{_WORD}{{4}})"
-    rf"|{_NO_PERCENTAGE}%(?:[-+#0,']+[1-9]\d*|[+#]){_TYPE}"
-    rf"|{_NO_PERCENTAGE}%(?:[-+#0,']+(?:[1-9]\d*)?{_TYPE}|{_LENGTH}[sdiufxX]|i|[xXcfn](?!{_WORD}{{3}}%))(?!{_WORD}{{4}})"
+    rf"|{_NO_PERCENTAGE}%(?:[-+#0,']+[1-9]\d*|[+#]){TYPE}"
+    rf"|{_NO_PERCENTAGE}%(?:[-+#0,']+(?:[1-9]\d*)?{TYPE}|{_LENGTH}[sdiufxX]|i|[xXcfn](?!{_WORD}{{3}}%))(?!{_WORD}{{4}})"
     rf"|(?:(?<!\d)|(?<=%\d)|(?<=%\d\d))%(?:L[1-9]\d?|[1-9])"  # of Qt; %50 is a percentage of Turkish
     rf"(?:\d?[sdifxXuc]{_WORD}{{0,2}}(?!{_WORD})|(?![.,]?\d))"  # or a width
     rf"|%{_WORD}+%|%%"
