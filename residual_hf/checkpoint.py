@@ -9,18 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForSpeechSeq2Seq,
-    PreTrainedConfig,
-    ProcessorMixin,
-    Speech2TextFeatureExtractor,
-    Speech2TextProcessor,
-)
+from transformers import PreTrainedConfig, ProcessorMixin, Speech2TextFeatureExtractor, Speech2TextProcessor
 from transformers.utils import CHAT_TEMPLATE_FILE, cached_file
 
 from residual_hf import checkpoint_checks as checks
@@ -31,13 +22,8 @@ from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
 from residual_hf.model.checksums import CHECKSUMS, file_hash, files_of, write_checksums
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.modeling_single_stack import (
-    ResidualForCausalLM,
-    ResidualForMaskedLM,
-    ResidualForSequenceClassification,
-)
-from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
-from residual_hf.model.self_contained import import_saved_modes
+from residual_hf.model.self_contained import CONFIG_CLASS, MODEL_CLASSES, import_saved_modes
+from residual_hf.registration import model_class
 
 SHORTLIST = "shortlist.safetensors"
 """The file of a model folder with the target tokens that are likely for each source token."""
@@ -46,14 +32,9 @@ PROCESSOR = ("processor_config.json", "preprocessor_config.json")
 """The files in which Transformers saves the features of a speech model."""
 
 SAVED: dict[str, tuple[type, Any]] = {  # the classes of saved models, and the Auto classes that load them
-    cls.__name__: (cls, auto_class)
-    for cls, auto_class in (
-        (ResidualForConditionalGeneration, AutoModelForSeq2SeqLM),
-        (ResidualForSpeechSeq2Seq, AutoModelForSpeechSeq2Seq),
-        (ResidualForCausalLM, AutoModelForCausalLM),
-        (ResidualForMaskedLM, AutoModelForMaskedLM),
-        (ResidualForSequenceClassification, AutoModelForSequenceClassification),
-    )
+    reference.partition(".")[2]: (model_class(reference), getattr(transformers, auto_class))
+    for auto_class, reference in MODEL_CLASSES[CONFIG_CLASS].items()
+    if auto_class != "AutoModel"
 }
 
 

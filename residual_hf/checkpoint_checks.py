@@ -25,8 +25,10 @@ from residual_hf.model.translation_inputs import is_of_fsmt, separate_target_voc
 WEIGHT_FILES = WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 TOKENIZER_MAP = {"AutoTokenizer": ["tokenization_residual.ResidualTokenizer", None]}  # of two vocabularies
-NOT_FIELDS = {"auto_map", "custom_pipelines", "model_type"}
-OF_TRANSFORMERS = {"_name_or_path", "_commit_hash", "_attn_implementation_autoset"}  # of its older versions, unused
+NOT_FIELDS = {
+    *("auto_map", "custom_pipelines", "model_type"),
+    *("_name_or_path", "_commit_hash", "_attn_implementation_autoset"),  # of older versions of Transformers, unused
+}
 IMPLEMENTATION = re.compile(r"_?(attn|experts)_implementation(_internal)?")
 UNREADABLE = (  # of Transformers
     *(OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, ImportError, StrictDataclassError),
@@ -108,10 +110,9 @@ def check_presence(name: str | Path, where: str) -> None:
     folder = Path(name)
     if not folder.is_dir():
         return
-    for file in ("config.json", "generation_config.json", "tokenizer_config.json"):
-        values = read_json(folder / file) if (folder / file).exists() else {}
-        if file == "generation_config.json":
-            check_generation_fields(values, folder / file)
+    files = [folder / name for name in ("config.json", "generation_config.json", "tokenizer_config.json")]
+    values = {path.name: read_json(path) for path in files if path.exists()}
+    check_generation_fields(values.get("generation_config.json", {}), folder / "generation_config.json")
 
 
 def check_undamaged(folder: Path, *, model: bool = True) -> None:
@@ -123,10 +124,7 @@ def check_undamaged(folder: Path, *, model: bool = True) -> None:
 def check_fields(values: dict[str, Any], where: object) -> None:
     """Refuse fields that would be ignored: those of a newer version change what the model computes."""
     known, others = ({field.name for field in dataclasses.fields(cls)} for cls in (ResidualConfig, OtherFields))
-    unknown = sorted(
-        values.keys() - known - others - ResidualConfig.attribute_map.keys() - NOT_FIELDS - OF_TRANSFORMERS
-    )
-    if unknown:
+    if unknown := sorted(values.keys() - known - others - ResidualConfig.attribute_map.keys() - NOT_FIELDS):
         raise InputError(
             f"{where}: residual_hf {__version__} does not know the fields {', '.join(unknown)}: upgrade "
             "residual_hf if a newer version saved the model, otherwise remove them"
@@ -271,14 +269,18 @@ def check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> N
 
 def check_vocabulary_size(tokenizer: Any, config: ResidualConfig, where: object) -> None:
     """Raise `InputError` for a tokenizer with more tokens than the embedding tables have rows."""
-    source = target = len(tokenizer) - (unread_mask(tokenizer, config) is not None)
-    if (separate := separate_target_vocabulary(tokenizer)) is not None:
-        target = len(separate)
-    target = getattr(tokenizer, "target_vocab_size", target)
+    unread = unread_mask(tokenizer, config) is not None
+    source, target = len(tokenizer) - unread, target_size(tokenizer) - unread
     sides = ("source", source, config.vocab_size), ("target", target, config.decoder_vocab_size)
     for language, tokens, rows in sides:
         if tokens > rows:
             raise InputError(f"{where}: the tokenizer has {tokens} tokens for the {language}, the model has {rows}")
+
+
+def target_size(tokenizer: Any) -> int:
+    """The number of tokens that a tokenizer has for targets."""
+    separate = separate_target_vocabulary(tokenizer)
+    return getattr(tokenizer, "target_vocab_size", len(tokenizer)) if separate is None else len(separate)
 
 
 def unread_mask(tokenizer: Any, config: ResidualConfig) -> int | None:

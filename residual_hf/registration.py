@@ -1,7 +1,7 @@
 """Registration of the model family and of the pipelines for translation and summarization with Transformers."""
 
 import warnings
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 import transformers
@@ -33,8 +33,7 @@ def register() -> None:
 
 def model_class(reference: str) -> Any:
     """The class of a reference "module.Class" in the model code."""
-    module, _, name = reference.partition(".")
-    return getattr(import_module(f".model.{module}", __package__), name)
+    return resolve_name(f"residual_hf.model.{reference.replace('.', ':')}")
 
 
 def register_pipeline() -> None:

@@ -7,15 +7,16 @@ Links that count as right are those of words that occur once on both sides and a
 """
 
 import argparse
-import gzip
 import json
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from residual_hf.data.text_files import iter_lines
 from residual_hf.generation.markup import Inline, SplitBlocks
 from residual_hf.generation.projection import SAME
 from residual_hf.generation.translator import Hypothesis, Translator
@@ -26,11 +27,6 @@ LEAST_DICE, LEAST_SENTENCES = 0.6, 20
 Span = tuple[int, int]
 
 
-def lines(path: Path) -> list[str]:
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
-        return [line.rstrip("\n") for line in file]
-
-
 def once(text: str) -> dict[str, Span]:
     """Words that occur once in a text, and where."""
     found = defaultdict(list)
@@ -39,7 +35,7 @@ def once(text: str) -> dict[str, Span]:
     return {word: spans[0] for word, spans in found.items() if len(spans) == 1}
 
 
-def dictionary(sources: list[str], targets: list[str]) -> dict[str, str]:
+def dictionary(sources: Iterable[str], targets: Iterable[str]) -> dict[str, str]:
     """Words with one translation."""
     of_source, of_target, of_both = Counter(), Counter(), Counter()
     for source, target in zip(sources, targets, strict=True):
@@ -136,8 +132,8 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=500, help="sentences to look at (default: 500)")
     options = parser.parse_args()
     translator = Translator.from_pretrained(options.model)
-    pairs = list(zip(lines(options.source), lines(options.target), strict=True))[: options.sentences]
-    words = dictionary(lines(options.train_source), lines(options.train_target))
+    pairs = list(zip(iter_lines(options.source), iter_lines(options.target), strict=True))[: options.sentences]
+    words = dictionary(iter_lines(options.train_source), iter_lines(options.train_target))
     print(json.dumps(measure(translator, pairs, words), indent=2))
 
 

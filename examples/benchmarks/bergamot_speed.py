@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -78,14 +79,16 @@ def write_vocabulary(prefix: Path) -> list[str]:
     syllables = [a + b for a in "bdfghklmnprst" for b in "aeiou"]
     draw = np.random.default_rng(1)
     words = ["".join(draw.choice(syllables, draw.integers(2, 5))) for _ in range(30_000)]
-    text = prefix.with_name("text")
-    text.write_text("\n".join(map(" ".join, draw.choice(words, (40_000, 12)).tolist())))
+    pieces = train_pieces(map(" ".join, draw.choice(words, (40_000, 12)).tolist()), prefix)
+    return [word for word in dict.fromkeys(words) if len(pieces.encode(word)) == 1]
+
+
+def train_pieces(lines: Iterable[str], prefix: Path) -> sentencepiece.SentencePieceProcessor:
     options = {"bos_id": -1, "eos_id": 0, "unk_id": 1, "minloglevel": 2}
     sentencepiece.SentencePieceTrainer.train(
-        input=str(text), model_prefix=str(prefix), vocab_size=VOCABULARY, **options
+        sentence_iterator=iter(lines), model_prefix=str(prefix), vocab_size=VOCABULARY, **options
     )
-    pieces = sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
-    return [word for word in dict.fromkeys(words) if len(pieces.encode(word)) == 1]
+    return sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
 
 
 def load_bergamot():

@@ -15,14 +15,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from instruction_sets import ISAS, restart_with
+from memory import peak_memory
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
@@ -47,6 +48,7 @@ USUAL = ("post_ln", "resi_dual")
 STUDENTS = ("student_6l_2l", "student_8l_2l", "student_12l_1l")  # of the size "base"
 OTHERS = ["marian", "ctranslate2_float32", "ctranslate2_int8"]
 Run = Callable[[], Any]
+Name = TypeVar("Name")
 held = ExitStack()
 """Of models that nothing changes, as in `Translator` and the server; other calls of `generate` compare all weights."""
 
@@ -58,7 +60,7 @@ def main() -> None:
     keep_freed_memory()
     if options.peak_memory_of is not None:
         make_run(options.peak_memory_of, options.size, options.cases[0], options.threads)()
-        print(own_peak_memory())
+        print(peak_memory())
         return
     report: dict[str, Any] = {"size": options.size, "machine": machine(options.threads), "cases": {}}
     for case in options.cases:
@@ -67,7 +69,7 @@ def main() -> None:
         for name in runs:
             results[name]["isa"] = instructions_of(name)
         for name in runs if options.memory else ():
-            results[name]["peak_memory_mib"] = peak_memory(name, options, case) / 1024
+            results[name]["peak_memory_mib"] = peak_memory_of(name, options, case)
         print_table(case, results, options.reference)
     if options.json is not None:
         write_json(options.json, report)
@@ -135,15 +137,24 @@ def make_model(size: str, mode: str) -> ResidualForConditionalGeneration:
 
 @cache
 def make_marian(size: str) -> MarianMTModel:
-    like = ResidualConfig.preset(SIZES[size])
-    names = ("vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim")
-    heads = ("encoder_attention_heads", "decoder_attention_heads")
-    tokens = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-    shared = {name: getattr(like, name) for name in (*names, *heads, *tokens)}
-    config = MarianConfig(**shared, activation_function="relu", scale_embedding=True, forced_eos_token_id=None)
-    model = MarianMTModel(config).eval()
-    model.generation_config.forced_eos_token_id = model.generation_config.bad_words_ids = None
+    model = MarianMTModel(marian_config(ResidualConfig.preset(SIZES[size]))).eval()
+    model.generation_config.bad_words_ids = None
     return model
+
+
+def marian_config(config: ResidualConfig) -> MarianConfig:
+    """Marian's words for the sizes, dropout rates and special tokens of `config`."""
+    same = (
+        "vocab_size d_model encoder_layers decoder_layers encoder_ffn_dim decoder_ffn_dim encoder_attention_heads "
+        "decoder_attention_heads dropout attention_dropout activation_dropout activation_function scale_embedding "
+        "max_position_embeddings share_encoder_decoder_embeddings tie_word_embeddings pad_token_id bos_token_id "
+        "eos_token_id decoder_start_token_id"
+    )
+    return MarianConfig(
+        **{name: getattr(config, name) for name in same.split()},
+        forced_eos_token_id=None,
+        attn_implementation="sdpa",
+    )
 
 
 def transformers_run(model: Any, sources: Tensor, beams: int, kind: str | None = None) -> Run:
@@ -181,21 +192,29 @@ def ctranslate2_run(dtype: str, size: str, sources: Tensor, beams: int, threads:
     """CTranslate2 with its fastest instruction set: by itself it selects AVX2 on some CPUs with AVX-512."""
     if native.instruction_set() in ("avx512", "avx512_bf16", "amx"):
         os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
+    (translator,) = load_ctranslate2(size, dtype, [(1, threads)]).values()
+    words = [[str(token) for token in row] for row in sources.tolist()]
+    steps = GENERATED if beams else 1  # it has no call for the encoder alone: one decoding step is the closest
+    lengths = {"min_decoding_length": steps, "max_decoding_length": steps}
+    return partial(translator.translate_batch, words, beam_size=beams or 1, max_batch_size=len(words), **lengths)
+
+
+def load_ctranslate2(size: str, dtype: str, ways: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Any]:
+    """Translators of CTranslate2 by their way to use threads: batches at a time, and threads for each."""
     import ctranslate2
 
     from residual_hf.conversion.to_ctranslate2 import save_spec
 
     model = make_model(size, "post_ln")
+    quantization, kind = (None, "float32") if dtype == "float32" else (dtype, "int8_float32")
     with tempfile.TemporaryDirectory() as folder:
-        quantization = None if dtype == "float32" else dtype
         save_spec(model, NumberTokenizer(model.config.vocab_size), Path(folder), quantization=quantization)
-        kind = "float32" if dtype == "float32" else "int8_float32"
-        settings = {"compute_type": kind, "inter_threads": 1, "intra_threads": threads}
-        translator = ctranslate2.Translator(folder, device="cpu", **settings)
-    words = [[str(token) for token in row] for row in sources.tolist()]
-    steps = GENERATED if beams else 1  # it has no call for the encoder alone: one decoding step is the closest
-    lengths = {"min_decoding_length": steps, "max_decoding_length": steps}
-    return partial(translator.translate_batch, words, beam_size=beams or 1, max_batch_size=len(words), **lengths)
+        return {
+            (inter, intra): ctranslate2.Translator(
+                folder, device="cpu", compute_type=kind, inter_threads=inter, intra_threads=intra
+            )
+            for inter, intra in ways
+        }
 
 
 class NumberTokenizer:
@@ -223,15 +242,17 @@ def instructions_of(name: str) -> str:
     return native.instruction_set()
 
 
-def measure(runs: dict[str, Run], repeats: int) -> dict[str, list[float]]:
-    """CPU seconds of each candidate, which take turns; one round is not counted."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
+def measure(
+    runs: dict[Name, Run], repeats: int, clock: Callable[[], float] = time.process_time
+) -> dict[Name, list[float]]:
+    """Seconds of each candidate, by default of CPU. They take turns; one round is not counted."""
+    seconds: dict[Name, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):
         for name, run in runs.items():
-            started = time.process_time()
+            started = clock()
             run()
             if repeat > 0:
-                seconds[name].append(time.process_time() - started)
+                seconds[name].append(clock() - started)
     return seconds
 
 
@@ -245,17 +266,11 @@ def summarize(seconds: dict[str, list[float]], reference: str) -> dict[str, dict
     return found
 
 
-def peak_memory(name: str, options: argparse.Namespace, case: str) -> int:
-    """Peak resident memory of one run in a process of its own, in KiB."""
+def peak_memory_of(name: str, options: argparse.Namespace, case: str) -> float:
+    """Peak resident memory of one run in a process of its own, in MiB."""
     arguments = ["--size", options.size, "--cases", case, "--threads", str(options.threads)]
     command = [sys.executable, __file__, *arguments, "--peak-memory-of", name]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
-
-
-def own_peak_memory() -> int:
-    """In KiB. `ru_maxrss` would count the process that started this one, whose memory it shared until it began."""
-    status = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
 def machine(threads: int) -> dict[str, Any]:

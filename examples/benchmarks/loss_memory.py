@@ -8,9 +8,10 @@ memory on a GPU) is printed as JSON.
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
+
+from memory import peak_memory
 
 VARIANTS = ("fused", "plain", "torch")
 
@@ -36,7 +37,7 @@ def measure(variant: str, tokens: int, vocab_size: int, width: int, device: str)
     def peak() -> float:
         if device == "cuda":
             return torch.cuda.max_memory_allocated() / 1e6
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+        return peak_memory() * 2**20 / 1e6
 
     weight = torch.randn(vocab_size, width, device=device, requires_grad=True)
     step(1)  # libraries, workspaces and the gradient of the weight

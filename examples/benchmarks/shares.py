@@ -10,17 +10,17 @@ import argparse
 import itertools
 import math
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from ctypes import byref
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
-from decode_speed import CASES, DTYPES, SIZES, SOURCE_LENGTH, make_model
+from decode_speed import CASES, DTYPES, SIZES, SOURCE_LENGTH, make_model, measure
 from torch.profiler import ProfilerActivity, profile, record_function
 from train_speed import PRECISIONS, SHAPES, build_candidate, synthetic_batches
 
@@ -49,12 +49,7 @@ PARTS = {
 
 
 def seconds_of(run: Callable[[], Any], repeats: int) -> float:
-    times = []
-    for _ in range(repeats + 1):
-        started = time.process_time()
-        run()
-        times.append(time.process_time() - started)
-    return statistics.median(times[1:])
+    return statistics.median(measure({"run": run}, repeats)["run"])
 
 
 def product(decoder: NativeDecoder, linear: Any, rows: int) -> Callable[[], Any]:
@@ -94,14 +89,8 @@ def table(size: str, dtype: str, case: str, repeats: int, best: float) -> None:
     print(f"\n{size}, {dtype}, {rows} rows, {native.instruction_set()}: {1000 * step:.2f} ms a step\n")
     print("| | share of the step | multiplications, relative to the peak |\n|---|---|---|")
     rest = step
-    for name, members in {**GROUPS, "output layer": ("logits",)}.items():
-        layer = stack if name == "output layer" else stack.layer[0]
-        linears = []
-        for member in members:
-            linear = layer
-            for part in member.split("."):
-                linear = getattr(linear, part)
-            linears.append(linear)
+    groups = {name: [attrgetter(member)(stack.layer[0]) for member in members] for name, members in GROUPS.items()}
+    for name, linears in {**groups, "output layer": [stack.logits]}.items():
         times = 1 if name == "output layer" else stack.layers
         seconds = sum(seconds_of(product(decoder, linear, rows), 20 * repeats) for linear in linears)
         done = rows * sum(linear.inputs * linear.outputs for linear in linears) / seconds / best

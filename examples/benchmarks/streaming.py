@@ -9,8 +9,6 @@ import argparse
 import json
 import os
 import platform
-import re
-import resource
 import subprocess
 import sys
 import time
@@ -21,9 +19,11 @@ from typing import Any
 
 import numpy as np
 import transformers
+from memory import peak_memory
 from torch.utils.data import DataLoader
 
 from residual_hf.base.files import write_json
+from residual_hf.commands.arguments import integer
 from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.data.encoding import encode
@@ -60,21 +60,10 @@ def write_corpus(folder: Path, pairs: int, vocab_size: int, seed: int) -> None:
                 file.writelines(side[i] for i in order)
 
 
-def peak_memory() -> float:
-    """The most MiB of memory that this process had at a time."""
-    status = Path("/proc/self/status")
-    if status.exists():  # the other figure may be that of the process that started this one
-        return int(re.search(r"VmHWM:\s*(\d+) kB", status.read_text())[1]) / 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 1024)
-
-
 def measure(folder: Path, batches: int, max_tokens: int, shuffle_buffer: int, seed: int) -> dict[str, Any]:
     before = peak_memory()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "tokenizer")
-    corpus = CorpusSpec(
-        **{side: folder / f"train.{end}" for side, end in zip(("source", "target"), SIDES, strict=True)}
-    )
+    corpus = CorpusSpec(source=folder / f"train.{SIDES[0]}", target=folder / f"train.{SIDES[1]}")
     data = DataSettings(train=corpus, valid=corpus, shuffle_buffer=shuffle_buffer)
     collator = Seq2SeqCollator(tokenizer.pad_token_id, tokenizer.eos_token_id)
 
@@ -111,20 +100,17 @@ def measure(folder: Path, batches: int, max_tokens: int, shuffle_buffer: int, se
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="a new folder for the corpus; delete it afterwards")
-    parser.add_argument("--pairs", type=int, default=20_000_000)
-    parser.add_argument("--batches", type=int, default=3000, help="batches after the first (default: %(default)s)")
-    parser.add_argument("--max-tokens", type=int, default=4096, help="of a batch (default: %(default)s)")
+    parser.add_argument("--pairs", type=integer, default=20_000_000)
+    parser.add_argument("--batches", type=integer, default=3000, help="batches after the first (default: %(default)s)")
+    parser.add_argument("--max-tokens", type=integer, default=4096, help="of a batch (default: %(default)s)")
     parser.add_argument(
-        "--shuffle-buffer", type=int, default=100_000, help="pairs shuffled together (default: %(default)s)"
+        "--shuffle-buffer", type=integer, default=100_000, help="pairs shuffled together (default: %(default)s)"
     )
-    parser.add_argument("--vocab-size", type=int, default=8000)
+    parser.add_argument("--vocab-size", type=integer, default=8000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="also write the figures to this new file")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)  # the fresh process
     args = parser.parse_args()
-    for name in ("pairs", "batches", "max_tokens", "shuffle_buffer", "vocab_size"):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name.replace('_', '-')}: {getattr(args, name)} given, must be at least 1")
     if args.folder.exists() and not args.measure:
         parser.error(f"folder: {args.folder} given, must be new")
     if args.json is not None and (args.json.exists() or not args.json.parent.is_dir()):

@@ -11,7 +11,6 @@ import importlib.util
 import itertools
 import multiprocessing
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -25,7 +24,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 import numpy as np
 import torch
-from decode_speed import GENERATED, SIZES, NumberTokenizer, make_model
+from decode_speed import GENERATED, SIZES, load_ctranslate2, make_model, measure
 from train_speed import SHAPES, build_candidate, quartiles, synthetic_batches
 
 from residual_hf.base.files import write_json
@@ -60,32 +59,20 @@ def decoding(options: argparse.Namespace) -> Run:
 
 def ctranslate2_decoding(options: argparse.Namespace) -> Run:
     """With the better of its two ways to use threads: several batches at a time, or each batch in several parts."""
-    import ctranslate2
-
-    from residual_hf.conversion.to_ctranslate2 import save_spec
-
-    model = make_model(options.size, "post_ln")
     words = [[str(token) for token in row] for row in sentences(options.size, options.sentences)]
-    quantization = None if options.dtype == "float32" else "int8"
     lengths = {"beam_size": BEAMS, "min_decoding_length": GENERATED, "max_decoding_length": GENERATED}
-    settings = {"device": "cpu", "compute_type": "int8_float32" if quantization else "float32"}
     batches = {"max_batch_size": 32, "batch_type": "examples"}
-    loaded = {}
-    with tempfile.TemporaryDirectory() as folder:
-        save_spec(model, NumberTokenizer(model.config.vocab_size), Path(folder), quantization=quantization)
-        for threads in options.threads:
-            for kind, counts in {"inter": (threads, 1), "intra": (1, threads)}.items():
-                numbers = dict(zip(("inter_threads", "intra_threads"), counts, strict=True))
-                loaded[threads, kind] = ctranslate2.Translator(folder, **settings, **numbers)
+    ways = [way for threads in options.threads for way in ((threads, 1), (1, threads))]
+    loaded = load_ctranslate2(options.size, options.dtype, ways)
     fastest: dict[int, Any] = {}
 
     def run(threads: int) -> None:
         if threads not in fastest:
             times = {}
-            for kind in ("inter", "intra"):
+            for way in ((threads, 1), (1, threads)):
                 started = time.perf_counter()
-                loaded[threads, kind].translate_batch(words, **lengths, **batches)
-                times[time.perf_counter() - started] = loaded[threads, kind]
+                loaded[way].translate_batch(words, **lengths, **batches)
+                times[time.perf_counter() - started] = loaded[way]
             fastest[threads] = times[min(times)]
         fastest[threads].translate_batch(words, **lengths, **batches)
 
@@ -126,15 +113,9 @@ def compute() -> None:
         torch.mm(matrix, matrix)
 
 
-def measure(run: Run, threads: list[int], rounds: int) -> dict[int, dict[str, float]]:
-    """Seconds by number of threads, which take turns; a first round is not counted. The largest is a stall."""
-    seconds: dict[int, list[float]] = {count: [] for count in threads}
-    for counted in range(rounds + 1):
-        for count, found in seconds.items():
-            started = time.perf_counter()
-            run(count)
-            if counted:
-                found.append(time.perf_counter() - started)
+def seconds_of(run: Run, threads: list[int], rounds: int) -> dict[int, dict[str, float]]:
+    """Quartiles of the seconds by number of threads, and the largest, a stall."""
+    seconds = measure({count: partial(run, count) for count in threads}, rounds, time.perf_counter)
     return {count: {**quartiles(found), "most": max(found)} for count, found in seconds.items()}
 
 
@@ -162,7 +143,7 @@ def main() -> None:
         stack.enter_context(others(options.busy))
         print("| task | threads | seconds | slowest | speed of one thread x |\n|---|---|---|---|---|")
         for task, run in runs.items():
-            report[task] = found = measure(run, options.threads, options.rounds)
+            report[task] = found = seconds_of(run, options.threads, options.rounds)
             first = found[options.threads[0]]["median"]
             for count, row in found.items():
                 times = f"{row['median']:.2f} ({row['q1']:.2f}-{row['q3']:.2f}) | {row['most']:.2f}"

@@ -20,9 +20,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
+from decode_speed import marian_config
 from instruction_sets import ISAS, restart_with
 from torch import Tensor, nn
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianMTModel
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from residual_hf.base.files import write_json
@@ -131,21 +132,6 @@ class Candidate:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
-
-
-def marian_config(config: ResidualConfig) -> MarianConfig:
-    """Marian's words for the sizes, dropout rates and special tokens of `config`."""
-    same = (
-        "vocab_size d_model encoder_layers decoder_layers encoder_ffn_dim decoder_ffn_dim encoder_attention_heads "
-        "decoder_attention_heads dropout attention_dropout activation_dropout activation_function scale_embedding "
-        "max_position_embeddings share_encoder_decoder_embeddings tie_word_embeddings pad_token_id bos_token_id "
-        "eos_token_id decoder_start_token_id"
-    )
-    return MarianConfig(
-        **{name: getattr(config, name) for name in same.split()},
-        forced_eos_token_id=config.eos_token_id,
-        attn_implementation="sdpa",
-    )
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from pathlib import Path
 from queue import Queue
 from threading import Thread
@@ -28,9 +29,8 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-import sentencepiece
 import torch
-from bergamot_speed import FFN, HEADS, LAYERS, VOCABULARY, WIDTH, WORDS, write_model, write_vocabulary
+from bergamot_speed import FFN, HEADS, LAYERS, VOCABULARY, WIDTH, WORDS, train_pieces, write_model, write_vocabulary
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration
 from residual_hf.conversion.to_onnx import OnnxTarget
@@ -88,12 +88,7 @@ def write_binary_shortlist(shortlist: Shortlist, path: Path) -> None:
 def read_corpus(paths: Sequence[Path], prefix: Path) -> tuple[list[str], list[list[int]], Shortlist]:
     """Sentences of the wanted length, their ids in a vocabulary that is trained on a corpus, and its shortlist."""
     sides = [list(iter_lines(path)) for path in paths]
-    options = {"bos_id": -1, "eos_id": 0, "unk_id": 1, "minloglevel": 2}
-    lines = [line for side in sides for line in side]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_prefix=str(prefix), vocab_size=VOCABULARY, **options
-    )
-    pieces = sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
+    pieces = train_pieces(chain(*sides), prefix)
     sources, targets = ([[*row, 0] for row in pieces.encode(side)] for side in sides)
     corpus = EncodedCorpus.from_ids(sources, targets)
     shortlist = build_shortlist(corpus, VOCABULARY, always=range(FREQUENT), joint=True, best=BEST, frequent=0)
@@ -187,7 +182,6 @@ def main() -> None:
             (folder / each).mkdir()
         if options.corpus is not None:
             sentences, ids, shortlist = read_corpus(options.corpus, folder / "marian" / "vocab")
-            WebTarget().write_shortlist(shortlist, model, None, folder / "site")
             text = [line for path in options.corpus for line in iter_lines(path)]
             names.append("web, shortlist")
             counts = [len(shortlist.tokens_for(row)) for row in ids]
@@ -217,6 +211,8 @@ def main() -> None:
                 write_binary_shortlist(shortlist, folder / "marian" / "shortlist.bin")
                 names.append("bergamot, shortlist")
         WebTarget().write(model, tokenizer, folder / "site")
+        if options.corpus is not None:
+            WebTarget().write_shortlist(shortlist, model, tokenizer, folder / "site")
         tokenizer.save_pretrained(folder / "site")
         shutil.copyfile(SCRIPT, folder / SCRIPT.name)
         wanted = {"repeats": options.repeats, "batches": options.batches, "runtimes": names}

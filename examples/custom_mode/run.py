@@ -37,12 +37,8 @@ options = parser.parse_args()
 folder = options.output_dir
 check_output_folder(folder, overwrite=options.overwrite, holds=[RECORD])
 recipe = quickstart_recipe(folder)
-training = replace(
-    recipe.training,
-    max_updates=options.updates,
-    eval_every=options.updates,
-    warmup_updates=options.updates // 10,
-)
+updates = {"max_updates": options.updates, "eval_every": options.updates, "warmup_updates": options.updates // 10}
+training = replace(recipe.training, **updates)
 recipe = replace(recipe, model=recipe.model | {"ln_mode": "highway", "ln_mode_options": None}, training=training)
 corpora = generate_corpus({"train": options.pairs, "valid": 100, "test": 100})
 texts = {

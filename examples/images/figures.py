@@ -30,8 +30,9 @@ def main() -> None:
     runs = [run for run in options.runs if (run / "result.json").exists()]
     if not runs:
         sys.exit(f"figures.py: --runs {' '.join(map(str, options.runs))}: no folder with a result.json of train.py")
+    results = [json.loads((run / "result.json").read_text()) for run in runs]
     try:
-        splits, _ = read(options.data, json.loads((runs[0] / "result.json").read_text())["image_size"])
+        splits, _ = read(options.data, results[0]["image_size"])
     except InputError as error:
         sys.exit(f"figures.py: {error}")
     pixels = splits["train"][0].float() / 255
@@ -40,7 +41,6 @@ def main() -> None:
     batch = test.__getitems__(list(range(0, len(test), step)))
     points: dict[str, list[Point]] = {figure.name: [] for figure in FIGURES}
     scales = []
-    results = [json.loads((run / "result.json").read_text()) for run in runs]
     several = len({result["depth"] for result in results}) > 1
     for run, result in zip(runs, results, strict=True):
         values = map(str, result["ln_mode_options"].values())

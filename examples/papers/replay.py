@@ -20,13 +20,7 @@ import numpy as np
 from transformers import TrainerCallback, set_seed
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import (
-    RECORD,
-    entries_until,
-    number_of,
-    undamaged_entries,
-    write_json_lines,
-)
+from residual_hf.base.files import RECORD, entries_until, number_of, undamaged_entries, write_json_lines
 from residual_hf.base.processes import this_process
 from residual_hf.base.tables import as_table, figure
 from residual_hf.cli import main, script_parser

@@ -128,13 +128,7 @@ def stress(
     Args:
         modes: none for all modes.
         corpus: that `setting` names; None for the generated one.
-
-    Raises:
-        InputError: an unknown mode, or matplotlib is missing.
     """
-    check_modes(modes)
-    check_matplotlib()
-    file.parent.mkdir(parents=True, exist_ok=True)
     write_json_lines(file, undamaged_entries(file))
     modes = [*dict.fromkeys(modes or sorted(LN_MODES))]
     layers, seeds = [*dict.fromkeys(layers)], [*dict.fromkeys(seeds)]
@@ -162,17 +156,11 @@ def survival(run: StressRun, runs: Sequence[StressRun], setting: StressSetting) 
     """Judge one run against the others of the same depth."""
     loss = smoothed(run.losses, WINDOW)
     best = [smoothed(other.losses, WINDOW) for other in runs if other.layers == run.layers]
-    found: list[tuple[int, str]] = []
-    broken = spike(loss)
+    broken, is_stagnant = spike(loss), min(loss, default=math.inf) > 0.95 * run.unigram_entropy
     if broken is None and len(loss) < setting.updates:
         broken = len(loss)
-    if broken is not None:
-        found.append((broken, "spike"))
-    if min(loss, default=math.inf) > 0.95 * run.unigram_entropy:
-        found.append((0, "stagnation"))
-    if (update := slow_down(loss, best)) is not None:
-        found.append((update, "slow-down"))
-    update, divergence = found[0] if found else (setting.updates, None)
+    ends = {"spike": broken, "stagnation": 0 if is_stagnant else None, "slow-down": slow_down(loss, best)}
+    update, divergence = next(((end, kind) for kind, end in ends.items() if end is not None), (setting.updates, None))
     return Survival(run, setting.lr(update), divergence, min(loss, default=math.nan))
 
 

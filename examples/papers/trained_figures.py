@@ -33,8 +33,7 @@ TRAINED = (
 def untrained(mode: str, seed: int, sizes: dict[str, Any], **fields: Any) -> tuple[Any, ShortCorpus]:
     """A model for the generated corpus, and the corpus."""
     corpus = generated_corpus(sizes.get("tokens", 1024))
-    fields |= corpus.fields
-    return model_of_sizes(mode, seed, sizes, **fields), corpus
+    return model_of_sizes(mode, seed, sizes, **fields, **corpus.fields), corpus
 
 
 def warmed_up(sizes: dict[str, Any], lr: float = 1e-3, share: float = 0.2) -> Callable[[int], float]:

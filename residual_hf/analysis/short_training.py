@@ -78,11 +78,8 @@ def train(
 ) -> list[float]:
     """Adam without weight decay or clipping; `lr(update)` from update 1.
 
-    Args:
-        after_backward, after_update: receive the update, with its gradients or its new weights in place.
-
-    Returns:
-        The loss of each update, up to the last finite one: a training ends before a loss that is not finite.
+    `after_backward` and `after_update` receive the update, with its gradients or its new weights in place.
+    Returns the loss of each update, up to the last finite one: a training ends before a loss that is not finite.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr(1), betas=betas, eps=1e-8)
     losses: list[float] = []

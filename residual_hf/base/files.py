@@ -10,7 +10,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ def check_output_folder(
     folder: Path,
     *,
     overwrite: bool,
-    holds: Iterable[str],
+    holds: Sequence[str],
     inputs: Iterable[Path | str | None] = (),
     field: str = "output_dir",
     options: str = "--overwrite",
@@ -125,16 +125,15 @@ def check_output_folder(
         return
     kept = [("the working directory", Path.cwd()), ("the home directory", Path(os.path.expanduser("~")))]
     kept += [("the input", Path(given)) for given in inputs if given is not None]
-    names = list(holds)
+    own = [folder / name for name in holds]
     problems = {
         f"exists and is not empty; use {options} or another folder": not overwrite,
         **{f"holds {what} {path}, which --overwrite would delete": _contains(folder, path) for what, path in kept},
         "is a link; to overwrite, name the folder that it points to": folder.is_symlink(),
-        f"has no {' or '.join(names)}: it is not an earlier output, and --overwrite would delete it; use another "
-        "folder": not any((folder / name).is_file() for name in names),
+        f"has no {' or '.join(holds)}: it is not an earlier output, and --overwrite would delete it; use another "
+        "folder": not any(map(Path.is_file, own)),
     }
     refuse_if({f"{field}: {folder} {problem}": so for problem, so in problems.items()})
-    own = [folder / name for name in names]
     for record in sorted(folder.rglob(RECORD)):
         if record not in own and not record.relative_to(folder).parts[0].startswith(REPLACED):
             raise InputError(f"{field}: {folder} holds the run {record.parent}, which --overwrite would delete")
@@ -156,11 +155,6 @@ def _contains(folder: Path, path: Path) -> bool:
     return path.exists() and folder.resolve() in (path.resolve(), *path.resolve().parents)
 
 
-def new_folder(folder: Path, prefix: str, suffix: str = "") -> Path:
-    """A new folder in another; a relative path in a relative one, unlike that of `mkdtemp` since Python 3.12."""
-    return folder / Path(tempfile.mkdtemp(suffix, prefix, folder)).name
-
-
 def replace_file(new: Path, path: Path) -> None:
     """`os.replace`; on Windows, where a file that another program reads cannot be replaced, for a second."""
     for _ in range(10 * IS_WINDOWS):
@@ -177,7 +171,8 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[None]:
     The former content is deleted by `delete_replaced`, at the end of the context if not before. If an error ends the
     context before, it is put back in place of the new.
     """
-    former, failed = new_folder(folder, REPLACED), new_folder(folder, REPLACED, "~")
+    made = (tempfile.mkdtemp(suffix, REPLACED, folder) for suffix in ("", "~"))
+    former, failed = (folder / Path(path).name for path in made)  # relative in a relative folder, unlike `made`
     emptied = False
 
     def content() -> list[Path]:

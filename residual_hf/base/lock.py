@@ -26,7 +26,6 @@ class Lock:
     def __init__(self, path: Path, output: str):
         self.path, self.output = path, output
         self.file = FileLock(path, timeout=0, thread_local=False)
-        self.new_folder = False
         self.owner = {"owner": _user(), "host": socket.gethostname(), "pid": os.getpid()}
 
     def __enter__(self) -> None:

@@ -9,8 +9,6 @@ from pathlib import Path
 from .errors import InputError, input_errors
 from .files import IS_WINDOWS, RECORD, expanded, numbered_folders
 
-NETWORK_TIMEOUT = 10  # seconds
-
 
 def similar_path(path: Path) -> str:
     """Advice for a path that does not exist, for the end of a message; empty if its folder has nothing similar."""
@@ -45,7 +43,7 @@ def check_repository(name: str, where: str, kind: str = "model") -> None:
     if constants.HF_HUB_OFFLINE or cached.is_dir():
         return
     with input_errors(f"{missing}; the Hub cannot be reached: ", Exception):
-        get_session().head(constants.ENDPOINT, timeout=NETWORK_TIMEOUT)
+        get_session().head(constants.ENDPOINT, timeout=10)
 
 
 def model_folder(name: str | Path) -> str | Path:

@@ -15,7 +15,6 @@ OCTAL = re.compile("[-+]?0[0-9_]")
 LARGEST_YAML = 2**20  # characters
 LONGEST_NUMBER = 1_000  # characters; to read more takes their square
 UNNAMED = (ArithmeticError, AttributeError, LookupError, TypeError)  # of PyYAML, for values unlike their tag
-UNREADABLE = (ValueError, *UNNAMED)
 TEXT = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:binary")
 MAX_VALUES = 20_000  # in a file, where an alias counts as often as it is used
 
@@ -89,7 +88,7 @@ class _Loader(yaml.SafeLoader):
                 _refuse(f"{node.value} is a number to base 60 or 8 in YAML 1.1; write a decimal, or quote text", node)
         try:
             value = super().construct_object(node, deep)
-        except UNREADABLE as error:  # a date such as 2026-13-01, `!!bool x`
+        except (ValueError, *UNNAMED) as error:  # a date such as 2026-13-01, `!!bool x`
             _refuse(f"{type(error).__name__}: {error}" if isinstance(error, UNNAMED) else str(error), node)
         if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
             _refuse(r"text with \0 or half of a surrogate pair", node)

@@ -45,13 +45,7 @@ from .arguments import (
 OF_CATALOGUES = ("fill", "mark_fuzzy")
 LANGUAGES = ("source_lang", "target_lang")
 OF_TRANSLATIONS = (
-    "baseline",
-    "metric",
-    "pretokenized",
-    "tokenize",
-    "lowercase",
-    "long",
-    "glossary",
+    *("baseline", "metric", "pretokenized", "tokenize", "lowercase", "long", "glossary"),
     *LANGUAGES,
     *SEARCH,
 )
@@ -219,7 +213,7 @@ def load_languages(options: argparse.Namespace) -> Any:
     return Languages(translators, options.source_lang, options.target_lang)
 
 
-def run_evaluate_text(options: argparse.Namespace) -> None:
+def score_of_text(options: argparse.Namespace) -> dict[str, Any]:
     from residual_hf.checkpoint import load_checkpoint
     from residual_hf.evaluation.perplexity import evaluate_text
     from residual_hf.model.modeling_single_stack import ResidualForCausalLM
@@ -233,8 +227,7 @@ def run_evaluate_text(options: argparse.Namespace) -> None:
     )
     options.files, options.break_mode = options.text, options.sample_break_mode
     options.max_tokens = options.batch_tokens
-    report = evaluate_text(**arguments_of(evaluate_text, options), progress=sys.stderr.isatty())
-    print_scores(report, options)
+    return evaluate_text(**arguments_of(evaluate_text, options), progress=sys.stderr.isatty())
 
 
 def run_of(model: str) -> Any:
@@ -284,7 +277,8 @@ def run_evaluate(options: argparse.Namespace) -> None:
         )
     check_lines_of_text(pairs)
     with nullcontext() if options.output_dir is None else lock_of(options.output_dir):
-        score(options)
+        report = score_of_text(options) if options.text else scores_of_translations(options)
+        print_scores(report, options)
 
 
 def lock_of(folder: Path) -> Any:
@@ -298,14 +292,11 @@ def lock_of(folder: Path) -> Any:
     return Lock(place.with_name(f".{place.name}.lock"), f"--output-dir: {folder}")
 
 
-def score(options: argparse.Namespace) -> None:
+def scores_of_translations(options: argparse.Namespace) -> dict[str, Any]:
     from residual_hf.base.files import expanded
     from residual_hf.evaluation.model_scores import evaluate_model, read_baseline, read_test_sets
     from residual_hf.evaluation.translation_metric import load_metric
 
-    if options.text:
-        run_evaluate_text(options)
-        return
     refuse(options, OF_TEXT, "only with --text")
     settings = EvaluationSettings(tokenize=options.tokenize, metrics=tuple(options.metric or ()))
     for name in settings.metrics:
@@ -318,8 +309,7 @@ def score(options: argparse.Namespace) -> None:
         options.baseline = load_translator(options, options.baseline)
     chosen = {name: getattr(options, name) for name in ("pretokenized", "lowercase", "baseline", "output_dir")}
     request, bar = given_fields(SearchRequest, options), sys.stderr.isatty()
-    report = evaluate_model(translator, test_sets, settings, request, **chosen, progress=bar)
-    print_scores(report, options)
+    return evaluate_model(translator, test_sets, settings, request, **chosen, progress=bar)
 
 
 VERBS = {

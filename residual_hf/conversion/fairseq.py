@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from residual_hf.checkpoint_checks import check_differences
+from residual_hf.data.task import task_of
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.modeling_single_stack import ResidualForCausalLM
-from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 
 # version numbers, buffers, and the second copy of weights that fairseq 0.12 keeps for a fused inference kernel
 IGNORED = re.compile(
@@ -62,14 +60,13 @@ for stack, parts in {"encoder": ("self_attn", "ffn"), "decoder": ("self_attn", "
         RENAMES.append((rf"{layer}(shift|scale){number}\.(\w+)", rf"{ours}{part}_residual.\2.\3"))
     RENAMES.append((rf"{layer}shift{len(parts)}\.(\w+)", rf"{ours}ffn.inner.pre_activation.\2"))
     RENAMES.append((rf"{layer}shift{len(parts) + 1}\.(\w+)", rf"{ours}ffn.inner.inner.\2"))
-UNUSED = {"t_fixup": re.compile(r"encoder_attn_residual\.norm\.")}  # part of the state dict, but never called
+UNUSED = re.compile(r"encoder_attn_residual\.norm\.")  # of T-Fixup: part of the state dict, but never called
 
 
 def rename_parameter(name: str) -> str | None:
     """Our name of an official parameter (projections separate), or None if there is none."""
     for pattern, replacement in RENAMES:
-        match = re.fullmatch(pattern, name)
-        if match:
+        if match := re.fullmatch(pattern, name):
             return match.expand(replacement)
     return None
 
@@ -123,14 +120,13 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Residua
     """
     converted: dict[str, Any] = {}
     unknown = []
+    is_t_fixup = "decoder" in config.stacks and config.of("decoder").ln_mode == "t_fixup"
     kept = (item for item in state_dict.items() if not IGNORED.search(item[0]))
     for name, tensor in chain.from_iterable(split_parameter(*item, config) for item in kept):
         ours = name if name.startswith("model.") else rename_parameter(name)
-        stack = name.removeprefix("model.").partition(".")[0]
-        unused = UNUSED.get(config.of(stack).ln_mode) if stack in config.stacks else None
         if ours is None:
             unknown.append(name)
-        elif unused is None or not unused.search(ours):
+        elif not (is_t_fixup and UNUSED.search(ours)):
             converted[ours] = tensor
     encoder, decoder = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
     if len(config.token_stacks) == 2 and config.share_encoder_decoder_embeddings:
@@ -138,9 +134,7 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Residua
     if config.tie_word_embeddings and not config.adaptive_cutoffs:
         converted["lm_head.weight"] = converted.get(decoder, converted.get("lm_head.weight"))
     with torch.device("meta"):
-        of_pairs = ResidualForSpeechSeq2Seq if config.reads_speech else ResidualForConditionalGeneration
-        cls = of_pairs if config.is_encoder_decoder else ResidualForCausalLM
-        expected = {name: tensor.shape for name, tensor in cls(config).state_dict().items()}
+        expected = {name: tensor.shape for name, tensor in task_of(config).model(config).state_dict().items()}
     modes = " and ".join(dict.fromkeys(own.ln_mode for own in config.stack_configs))
     found = {name: tensor.shape for name, tensor in converted.items()}
     check_differences(

@@ -12,6 +12,7 @@ from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import expanded
 from residual_hf.checkpoint import check_model_output
 from residual_hf.checkpoint_checks import check_finite
+from residual_hf.data.task import task_of
 from residual_hf.data.tokenizer import prepend_eos, read_dictionary
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -95,7 +96,7 @@ def build_model(
     kinds = ValueError, TypeError, IndexError, RuntimeError  # of tensors without some axes
     with input_errors(f"{path}: "), input_errors("", *kinds):
         converted = convert_fairseq_state_dict(weights, config)
-    model = ResidualForCausalLM(config) if config.is_decoder_only else ResidualForConditionalGeneration(config)
+    model = task_of(config).model(config)
     model.load_state_dict(converted)
     if config.is_encoder_decoder:
         generation = model.generation_config

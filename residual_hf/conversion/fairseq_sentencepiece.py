@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from residual_hf.base.errors import InputError, input_errors
+from residual_hf.base.errors import input_errors, refuse_if
 from residual_hf.base.files import expanded, readable
 from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos
 
@@ -40,14 +40,13 @@ def read_sentencepiece(path: str | Path) -> ModelProto:
     normal, own = ({piece for piece, kind in pieces if kind == k} for k in (Piece.NORMAL, Piece.USER_DEFINED))
     if trainer.model_type == trainer.UNIGRAM:  # which finds those of known characters
         own = {piece for piece in own if not normal.issuperset(piece)}
-    unsupported = {
+    problems = {
         "of words or characters": trainer.model_type not in (trainer.UNIGRAM, trainer.BPE),
         "in which words do not begin with ▁": trainer.treat_whitespace_as_suffix
         or not model.normalizer_spec.escape_whitespaces,
         f"with user_defined_symbols ({', '.join(sorted(own))})": own,
     }
-    if found := [what for what, is_so in unsupported.items() if is_so]:
-        raise InputError(f"{path}: a SentencePiece model {found[0]}, which is not supported")
+    refuse_if({f"{path}: a SentencePiece model {what}, which is not supported": so for what, so in problems.items()})
     return model
 
 

@@ -126,7 +126,7 @@ def config_with_modes(config: ResidualConfig, changed: Mapping[str, tuple[str, M
 
 def scales_tables(config: ResidualConfig, scales: dict[str, list[dict[str, Scale]]]) -> bool:
     """Whether the scale of a first shortcut is multiplied into the embeddings; a norm on them takes it otherwise."""
-    needed = not config.embedding_norm and not all(is_one(stack[0]) for stack in scales.values())
+    needed = not config.embedding_norm and not all(is_one(stack[0].get("shortcut", 1.0)) for stack in scales.values())
     for field, kind in (("fix_norm", "normalized"), ("adaptive_cutoffs", "adaptive")):
         if needed and getattr(config, field):
             raise ValueError(f"{field}: a scale on the first shortcut cannot be moved into {kind} token embeddings")
@@ -199,7 +199,7 @@ def scale_shortcut(
     scale: Tensor, norm: nn.Module | None, sublayer: nn.Module, stack: ResidualStack, place: SublayerPlace
 ) -> None:
     """Multiply the shortcut x by `scale` where x is computed, and divide the matrices that read x by it."""
-    if is_one({"shortcut": scale}):
+    if is_one(scale):
         return
     if not scale.all():
         raise ValueError(f"{place.stack} layer {place.layer}, {place.kind}: a shortcut scale of 0 cannot be folded")
@@ -245,6 +245,5 @@ def as_double(scale: Scale) -> Tensor:
     return torch.atleast_1d(torch.as_tensor(scale, dtype=torch.float64).detach())
 
 
-def is_one(scales: dict[str, Scale]) -> bool:
-    """Whether the scale of the shortcut is 1."""
-    return bool(as_double(scales.get("shortcut", 1.0)).eq(1.0).all())
+def is_one(scale: Scale) -> bool:
+    return bool(as_double(scale).eq(1.0).all())

@@ -139,19 +139,13 @@ def translation_plan(model: ResidualForConditionalGeneration) -> Plan:
     past_dims = [{0: batch, 2: dim} for _ in layers for dim in (past, past, source, source)]
     kept = [f"{layer}.{name}" for layer in layers for name in KEPT]
     of_source, of_target, names = {0: batch, 1: source}, {0: batch, 1: target}, ["encoder_attention_mask", "input_ids"]
-    first_names, present = [*names, "encoder_hidden_states"], [f"present.{name}" for name in kept]
+    first_names, present = [*names, "encoder_hidden_states"], ["logits", *(f"present.{name}" for name in kept)]
     later_names = [*names, *(f"past_key_values.{name}" for name in kept)]
-    later_present = [name for name in present if "decoder" in name]
+    later_present = [name for name in present if "encoder" not in name]
     source_names, dims = ["input_ids", "attention_mask"], (of_source, of_target, of_source)
-    first, later = DecoderGraph(model), DecoderWithPastGraph(model)
+    later_inputs, later_dims = (mask, start[:, :1], pasts), (of_source, {0: batch}, past_dims)
     return {
         ENCODER: (EncoderGraph(model), (ids, mask), (of_source, of_source), source_names, ["last_hidden_state"]),
-        DECODER: (first, (mask, start, states), dims, first_names, ["logits", *present]),
-        DECODER_WITH_PAST: (
-            later,
-            (mask, start[:, :1], pasts),
-            (of_source, {0: batch}, past_dims),
-            later_names,
-            ["logits", *later_present],
-        ),
+        DECODER: (DecoderGraph(model), (mask, start, states), dims, first_names, present),
+        DECODER_WITH_PAST: (DecoderWithPastGraph(model), later_inputs, later_dims, later_names, later_present),
     }

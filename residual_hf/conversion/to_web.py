@@ -20,7 +20,7 @@ from residual_hf.base.errors import InputError, refuse_if
 from residual_hf.base.files import read_json, read_page, write_atomically
 from residual_hf.data.shortlist import Shortlist
 from residual_hf.data.task import TRANSLATION, task_of
-from residual_hf.data.tokenizer import target_backend
+from residual_hf.data.tokenizer import backend_of
 from residual_hf.generation import long_text
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model import placeholders, translation_inputs
@@ -112,7 +112,7 @@ class WebTarget:
         """Write the page, the library, the weights and `model.json`; `tokenizer.json` comes with all exports."""
         if not getattr(tokenizer, "is_fast", False) or TranslationInputs(model.config, tokenizer).has_own_codes:
             raise InputError(f"--to web: {type(tokenizer).__name__} given, must be a tokenizer of tokenizer.json")
-        backends = tokenizer.backend_tokenizer, target_backend(tokenizer)
+        backends = backend_of(tokenizer, "source"), backend_of(tokenizer, "target")
         for backend in backends:
             check_steps(json.loads(backend.to_str()))
         for source in PAGE.iterdir():

@@ -25,12 +25,12 @@ from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.names import check_repository
 from residual_hf.checkpoint import check_model_output
 from residual_hf.checkpoint_checks import check_implementations, load_tokenizer
+from residual_hf.data.task import task_of
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
 from residual_hf.model.embeddings import SinusoidalPositions, build_positions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 from residual_hf.model.translation_inputs import languages_of
 
 from .fairseq import convert_fairseq_state_dict
@@ -93,8 +93,7 @@ def from_transformers(
         config = ResidualConfig(**fields, source_lang=source_lang, target_lang=target_lang)
     except (StrictDataclassError, ValueError) as error:
         raise InputError(f"{type(model).__name__}: {error.__cause__ or error}") from error
-    cls = ResidualForSpeechSeq2Seq if config.reads_speech else ResidualForConditionalGeneration
-    converted = cls._from_config(config, dtype=model.dtype)
+    converted = task_of(config).model._from_config(config, dtype=model.dtype)
     converted.load_state_dict(convert_weights(model, architecture, config))
     converted.generation_config = copy.deepcopy(model.generation_config)
     if decoder_start_token_id is not None or converted.generation_config.decoder_start_token_id is None:

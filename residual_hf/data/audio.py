@@ -26,8 +26,6 @@ WINDOW, STEP = 400, RATE // FRAMES
 """Samples of a frame, and between the starts of two."""
 SHORTEST = WINDOW + STEP
 """Samples of two frames: over fewer, features cannot be divided by their deviation."""
-SILENCE = 1e-4
-"""Range of samples, three steps of 16 bits, below which nothing was recorded."""
 
 
 def features(samples: np.ndarray, extract: Any) -> np.ndarray:
@@ -81,8 +79,8 @@ class Recording:
 
 
 def is_silent(samples: np.ndarray) -> bool:
-    """Whether nothing was recorded."""
-    return bool(np.ptp(samples) < SILENCE)
+    """Whether nothing was recorded: samples of 16 bits differ by three steps at most."""
+    return bool(np.ptp(samples) < 1e-4)
 
 
 def recordings(spec: CorpusSpec, corpus: ParallelCorpus) -> list[Recording]:

@@ -9,7 +9,6 @@ from concurrent.futures import CancelledError, Future
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-JOIN_TIMEOUT = 10.0  # seconds to wait for a cancelled call
 
 
 class BackgroundCall(Generic[T]):
@@ -39,8 +38,8 @@ class BackgroundCall(Generic[T]):
         """Wait for the call; returns its result or raises its error."""
         return self._future.result()
 
-    def cancel(self, timeout: float = JOIN_TIMEOUT) -> None:
-        """Stop the call at its next `check` and wait for it to end."""
+    def cancel(self, timeout: float = 10.0) -> None:
+        """Stop the call at its next `check` and wait for it to end, for at most `timeout` seconds."""
         self._cancelled.set()
         self._thread.join(timeout)
 

@@ -142,7 +142,7 @@ class TokenBudgetSampler:
 
 def evaluation_batches(corpus: EncodedCorpus, max_tokens: int) -> list[list[int | None]]:
     """The rows of each batch of a corpus; the budget is raised to the longest row, so that none is dropped."""
-    budget = max(max_tokens, int(corpus.source_lengths.max()), int(corpus.target_lengths.max()))
+    budget = max(max_tokens, int(corpus.longest.max()))
     return list(TokenBudgetSampler(corpus.source_lengths, corpus.target_lengths, budget, shuffle=False))
 
 

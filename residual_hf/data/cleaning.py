@@ -11,12 +11,10 @@ from .scripts import share_of_script, words
 
 logger = logging.getLogger(__name__)
 
-EXAMPLES = 5
-
 
 @dataclass
 class CleaningReport:
-    """How many pairs were dropped for each reason (the first that applies), with the numbers of some, from 1."""
+    """How many pairs were dropped for each reason (the first that applies), with the numbers of five, from 1."""
 
     pairs: int = 0
     kept: int = 0
@@ -30,7 +28,7 @@ class CleaningReport:
             self.kept += 1
         else:
             self.dropped[reason] = self.dropped.get(reason, 0) + 1
-            self.examples[reason] = [*self.examples.get(reason, ()), self.pairs][:EXAMPLES]
+            self.examples[reason] = [*self.examples.get(reason, ()), self.pairs][:5]
         return reason is None
 
     def warn_if_most_is_gone(self, corpus: str) -> None:

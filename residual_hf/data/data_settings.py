@@ -15,7 +15,6 @@ from .text_files import uncompressed_name
 SPLITS = ("train", "valid", "test")
 SIDES = {"both": ("source", "target"), "source": ("source",), "target": ("target",)}
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, as in fairseq's dictionaries
-BREAK_MODES = ("none", "complete", "complete_doc", "eos")
 TMX, PO = ".tmx", (".po", ".pot")
 OF_TOOLS = (".sdlxliff", ".mqxliff", ".mxliff", ".txlf")
 """The XLIFF 1.2 of Trados, memoQ, Memsource and Wordfast, with elements of their own."""
@@ -309,10 +308,7 @@ class DataSettings(InputSettings):
         "through a translation unchanged",
     )
     upper_case: float = option(
-        0.0,
-        minimum=0,
-        maximum=1,
-        help="share of the training pairs to add as copies in capitals, such as 0.05",
+        0.0, minimum=0, maximum=1, help="share of the training pairs to add as copies in capitals, such as 0.05"
     )
     title_case: float = option(
         0.0,
@@ -333,7 +329,7 @@ class DataSettings(InputSettings):
     )
     sample_break_mode: str = option(
         "none",
-        choices=BREAK_MODES,
+        choices=("none", "complete", "complete_doc", "eos"),
         help="language models: what an example contains, as in fairseq. `none`: as many tokens as fit; `complete`: "
         "complete lines; `complete_doc`: complete lines of one document; `eos`: one line",
     )
@@ -390,14 +386,9 @@ class DataSettings(InputSettings):
         return [spec.weight for spec in self.train if spec.weight is not None]
 
     @property
-    def marks_text(self) -> bool:
-        """Whether the text that the model reads has tokens for spans or terms."""
-        return self.placeholders or self.glossary is not None
-
-    @property
     def rewrites_text(self) -> bool:
         """Whether the model reads text, or copies of it, that is not as in the corpora."""
-        return self.marks_text or bool(self.upper_case or self.title_case)
+        return bool(self.placeholders or self.glossary is not None or self.upper_case or self.title_case)
 
     @property
     def corpora(self) -> tuple[CorpusSpec, ...]:

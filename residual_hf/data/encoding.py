@@ -130,14 +130,14 @@ class EncodedCorpus(Dataset):
             offsets = self.arrays[f"{side}_offsets"]
             lengths = np.diff(offsets)[indices]
             arrays[f"{side}_offsets"] = new = np.concatenate([[0], np.cumsum(lengths)])
-            shifts, names = offsets[:-1][indices] - new[:-1], [f"{side}_ids", f"{side}_starts"]
-            for name in (name for name in names if name in self.arrays):
-                arrays[name] = np.empty(new[-1], self.arrays[name].dtype)
+            shifts = offsets[:-1][indices] - new[:-1]
+            names = [name for name in (f"{side}_ids", f"{side}_starts") if name in self.arrays]
+            arrays |= {name: np.empty(new[-1], self.arrays[name].dtype) for name in names}
             for start in range(0, len(lengths), SELECTED):  # the numbers of tokens are many times larger
                 part = slice(start, start + SELECTED)
                 first, last = new[start], new[min(start + SELECTED, len(lengths))]
                 tokens = np.arange(first, last) + np.repeat(shifts[part], lengths[part])
-                for name in (name for name in names if name in arrays):
+                for name in names:
                     arrays[name][first:last] = self.arrays[name][tokens]
         return arrays
 
@@ -151,13 +151,14 @@ class EncodedCorpus(Dataset):
             arrays[f"{side}_ids"] = np.concatenate([part.arrays[f"{side}_ids"] for part in parts])
         return cls(arrays)
 
-    def fits(self, limit: int) -> np.ndarray:
-        """Whether no side of a pair has more than `limit` tokens, (pairs,)."""
-        return np.maximum(self.source_lengths, self.target_lengths) <= limit
+    @property
+    def longest(self) -> np.ndarray:
+        """The tokens of the longer side of each pair, (pairs,)."""
+        return np.maximum(self.source_lengths, self.target_lengths)
 
     def drop_long(self, limit: int) -> "EncodedCorpus":
         """The pairs without a side of more than `limit` tokens."""
-        kept = np.flatnonzero(self.fits(limit))
+        kept = np.flatnonzero(self.longest <= limit)
         return self if len(kept) == len(self) else self.select(kept)
 
 
@@ -262,7 +263,6 @@ def _fingerprint(corpus: ParallelCorpus, tokenizer: Any, sides_with_words: Itera
             digest.update(json.dumps({name: values[name] for name in values if name not in LOADED}).encode())
     for side in (corpus.sources, corpus.targets):
         for line in side:
-            digest.update(line.encode())
-            digest.update(b"\n")
+            digest.update(f"{line}\n".encode())
         digest.update(b"\0")
     return digest.hexdigest()[:16]

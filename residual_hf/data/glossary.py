@@ -26,13 +26,10 @@ logger = logging.getLogger(__name__)
 
 TERM_TOKENS = ("<term>", "<trans>", "</term>")
 """Before a term, before its translation, and after that."""
-TAUGHT = 0.5
-"""The share of the terms of the training text that are annotated, so that a model knows text without them too."""
 COLUMN = re.compile(
     r"(?:(?:source|target|src|tgt)(?:[ _-](?:term|text|language))?|terms?|translations?)", re.IGNORECASE
 )
 """Names of the columns of a glossary besides the languages."""
-HIRAGANA = regex.compile(r"\p{Hiragana}+$")
 _UNSPACED = rf"(?:{UNSPACED.pattern})"
 BEGIN = rf"(?<!(?!{_UNSPACED}|\p{{M}})\w)(?<!(?<!{_UNSPACED}\p{{M}}*)\p{{M}})"
 END = rf"(?!(?!{_UNSPACED})\w)"
@@ -130,11 +127,14 @@ class Glossary:
         return [Edit(term.start, term.end, text[term.start : term.end]) for term in self.find(text)]
 
     def taught(self, source: str, target: str) -> list[Edit]:
-        """Annotations of a training source: of a share of the terms whose translations its target has."""
+        """Annotations of a training source: of half of the terms whose translations its target has.
+
+        A model thus knows text without annotations too.
+        """
         found = []
         for term in self.find(source):
             known = tuple(each for each in term.targets if occurs(each, target))
-            if known and crc32(f"{term.start} {source}".encode()) < TAUGHT * 2**32:
+            if known and crc32(f"{term.start} {source}".encode()) < 2**31:
                 found.append(term._replace(targets=known).annotated(source))
         return found
 
@@ -220,7 +220,7 @@ def form_of(term: str, text: str) -> str | None:
     words, folded = [], fold(text)
     for word in term.split():
         stem = word
-        least = len(HIRAGANA.sub("", word)) if UNSPACED.search(word) else 0
+        least = len(regex.sub(r"\p{Hiragana}+$", "", word)) if UNSPACED.search(word) else 0
         if may_end := word[-1].isalpha() and least < len(word):
             stem = word[: max(4, len(word) - 2, least)]
         if fold(stem) not in folded:

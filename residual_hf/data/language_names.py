@@ -34,8 +34,7 @@ def set_languages(tokenizer: Any, data: DataSettings, where: str) -> None:
 
     Raises `InputError` that begins with `where` for several pairs, tags, and a language that it does not have.
     """
-    specs = [*data.train, *data.valid, *(data.test or ())]
-    pairs = sorted({(str(spec.source_lang), str(spec.target_lang)) for spec in specs})
+    pairs = sorted({(str(spec.source_lang), str(spec.target_lang)) for spec in data.corpora})
     given = {"data.bidirectional": data.bidirectional, "data.language_tags": data.language_tags}
     given[f"the languages {', '.join(map(' to '.join, pairs))}"] = len(pairs) > 1
     if wrong := [name for name, value in given.items() if value]:

@@ -32,8 +32,7 @@ def marked(
     What is translated with neither (not `learned`) is without emoji, as `TranslationInputs` reads it.
     """
     if not placeholders and glossary is None:
-        read = list(corpus.sources) if learned else [without_emoji(source).text for source in corpus.sources]
-        return corpus if read == list(corpus.sources) else replace(corpus, sources=read)
+        return corpus if learned else replace(corpus, sources=[without_emoji(text).text for text in corpus.sources])
     pairs = []
     for source, target in corpus:
         terms = [] if glossary is None else glossary.taught(source, target)

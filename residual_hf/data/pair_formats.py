@@ -24,7 +24,6 @@ LARGEST_PO = 64 * 2**20  # bytes; polib reads a file as a whole
 OPEN_TEXT = re.compile(r'^[ \t]*(?:msg[\w\[\]]+[ \t]*)?"(?:[^"\\\r\n]|\\.)*$', re.MULTILINE)
 PO_CHARSET = re.compile(rb"(Content-Type:[^\n]{1,100}? charset=)([\w:.-]+)")
 LARGEST_WORKBOOK = 256 * 2**20  # bytes, unpacked; the texts of all cells are read
-PARQUET_ROWS = 1000
 PARQUET_PAGES, PARQUET_RATIO = 64 * 2**20, 100
 """Bytes of a column in a row group, and times of its compressed size, that may be read into memory."""
 QUOTED = re.compile('"[^"]*"?')
@@ -133,22 +132,21 @@ def forms_of_one_and_many(catalogue: Any, forms: int) -> tuple[int, int]:
 
 
 def _table(spec: CorpusSpec) -> Iterator[Pair]:
-    rows = enumerate(_rows(spec), start=1)
-    start, first = next((each for each in rows if any(each[1])), (0, None))
+    rows = (row for row in enumerate(_rows(spec), start=1) if any(row[1]))
+    start, first = next(rows, (0, None))
     if first is None:
         return
     source, target, has_header = _columns(first, spec)
     for number, row in rows if has_header else chain([(start, first)], rows):
         fault = ""
-        if len(row) <= max(source, target) and any(row):
+        if len(row) <= max(source, target):
             fault = f"columns {source + 1} and {target + 1} are to be read"
         elif spec.file_format != ".xlsx" and any(row[len(first) :]):
             fault = f"the first row has {len(first)}"
             fault += "; text with a delimiter must be in double quotes" * (spec.file_format == ".csv")
         if fault:
             raise InputError(f"{spec.file}: row {number} has {len(row)} columns, but {fault}")
-        if any(row):
-            yield row[source], row[target]
+        yield row[source], row[target]
 
 
 def _columns(first: list[str], spec: CorpusSpec) -> tuple[int, int, bool]:
@@ -244,7 +242,7 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
             columns = texts + [column.path for column in flat if not column.physical_type.endswith("BYTE_ARRAY")]
             _check_sizes(file, columns)
         with ParquetFile(path, read_dictionary=texts) as file:
-            for batch in file.iter_batches(PARQUET_ROWS, columns=columns):
+            for batch in file.iter_batches(1000, columns=columns):
                 longest = max(map(_longest, batch.columns), default=0)
                 if longest > LONGEST_LINE:
                     raise ValueError(f"a text of {longest:,} bytes, must have at most {LONGEST_LINE:,}")

@@ -118,7 +118,7 @@ def prepare(given: Preparation) -> PreparedData:
         if not data.stream:
             options: dict[str, Any] = {"cache_dir": cache, "seed": seed, "max_length": positions}
             encoded["train"] = encode_training(train, data, tokenizer, max_length, **options)
-            longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
+            longest = encoded["train"].longest
     if processes.is_main_process:
         warn_about_unknown_tokens(encoded, tokenizer)
         if data.placeholders and "train" in encoded:
@@ -188,7 +188,7 @@ def encode_training(
     resegment = resegmenters(tokenizer, data.subword_regularization)
     whole = encode_corpus(concatenate(pairs, "train"), tokenizer, resegment, name="train", seed=seed, **options)
     ends = np.cumsum([len(corpus) for corpus in pairs])
-    sizes = [int(part.sum()) for part in np.split(whole.fits(longest), ends[:-1])]
+    sizes = [int(part.sum()) for part in np.split(whole.longest <= longest, ends[:-1])]
     if not all(sizes) if data.is_mixed else not any(sizes):
         where = pairs[sizes.index(0)].name if data.is_mixed else "the training text"
         raise InputError(

@@ -26,15 +26,10 @@ logger = logging.getLogger(__name__)
 
 BLOCK, BLOCKS = 200, 50
 """A sample has at most so many blocks of so many consecutive pairs."""
-FEWEST = 100
-"""Pairs; the figures of fewer are left to chance."""
 RELATED = 0.5
 """Correlation of the logarithms of the lengths of source and target, in characters; parallel text has more."""
 FARTHEST = 5
 """Lines of a shift that are tried."""
-MOST_COPIES, HALF = 0.05, 0.5
-MOST_MARKED, FEW_MARKED = 0.01, 4
-"""Share and number of the lines of a side."""
 LINES, MOST_PIECES = 5, 100
 """The language of the first long one of so many lines is recognized, in so many places of a side."""
 LONG = 40  # characters
@@ -44,8 +39,6 @@ MIXED = 0.1
 """Share of the places that are in the other."""
 MOST_UNKNOWN = 0.02
 """Share of unknown tokens above which a text gets a warning."""
-FEW = 1000
-"""Placeholders of a training text, below which it gets a warning."""
 MARKS = {
     "moses": {
         "escapes such as &apos; and &quot;": re.compile(r"&(?:apos|quot|amp|lt|gt|nbsp|#\d+|#x[\da-fA-F]+);"),
@@ -91,20 +84,20 @@ def faults_of(corpus: ParallelCorpus, expected: Collection[str] = ()) -> list[st
 
 def sample_faults(sample: ParallelCorpus, size: int, expected: Collection[str] = ()) -> list[str]:
     """The same for the sample of a corpus of this size."""
-    if len(sample) < FEWEST:
+    if len(sample) < 100:  # whose figures are left to chance
         return []
     found = [fault for kind in MARKS if kind not in expected for fault in marks_in(sample, kind)]
     if sample.source_lang is not None and sample.source_lang == sample.target_lang:
         return found
     copies = sum(map(str.__eq__, sample.sources, sample.targets)) / len(sample)
-    if copies > (HALF if "copies" in expected else MOST_COPIES):
+    if copies > (0.5 if "copies" in expected else 0.05):
         found.append(
             f"{copies:.0%} of the pairs have the same text on both sides (data.cleaning.identical drops them)"
         )
     repeats = 1 - len({*zip(sample.sources, sample.targets, strict=True)}) / len(sample)
-    if repeats > HALF and copies <= HALF:
+    if repeats > 0.5 and copies <= 0.5:
         found.append(f"{repeats:.0%} of the pairs repeat others of a sample (data.cleaning.duplicates drops them)")
-    if copies <= HALF:
+    if copies <= 0.5:
         found += [*misaligned(sample, sample_rows(size)), *other_languages(sample)]
     return found
 
@@ -145,12 +138,12 @@ def correlation(sources: np.ndarray, targets: np.ndarray, by: int = 0) -> float:
 
 
 def marks_in(sample: ParallelCorpus, kind: str) -> Iterator[str]:
-    """Which marks of processing too many lines have."""
+    """Which marks of processing more than 1 % of the lines of a side have, and more than four."""
     advice = "; if Moses tokenized it, set pretokenized to moses, else replace the marks" if kind == "moses" else ""
     sides = {"source": sample.sources, "target": sample.targets}
     for name, mark in MARKS[kind].items():
         counts = {side: sum(map(bool, map(mark.search, lines))) for side, lines in sides.items()}
-        most = max(FEW_MARKED, MOST_MARKED * len(sample))
+        most = max(4, 0.01 * len(sample))
         shares = [f"{count / len(sample):.0%} of the {side} lines" for side, count in counts.items() if count > most]
         if shares:
             yield f"{' and '.join(shares)} have {name}: this is not raw text{advice}"
@@ -200,7 +193,7 @@ def warn_about_rare_placeholders(train: EncodedCorpus, tokenizer: PreTrainedToke
     """Log a warning if the training text has too few placeholders for a model to learn to copy them."""
     ids = tokenizer.convert_tokens_to_ids(list(PLACEHOLDER_TOKENS))
     found = int(np.isin(train.arrays["source_ids"], ids).sum())
-    if found < FEW:
+    if found < 1000:
         logger.warning(
             f"data.placeholders: the training text has only {found} placeholders, tags, addresses or numbers on both "
             "sides: too few to learn that they come through unchanged"

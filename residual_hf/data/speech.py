@@ -190,5 +190,4 @@ def prepare_speech(given: Preparation) -> PreparedData:
                 if not is_cached(path, path.with_suffix(".npy")):
                     compute_features(found[name], lengths, bins, path)
     warn_about_unknown_tokens(encoded, tokenizer)
-    longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
-    return PreparedData(tokenizer, encoded, held_out, longest)
+    return PreparedData(tokenizer, encoded, held_out, encoded["train"].longest)

@@ -19,7 +19,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.model.options import refusal
 
 from .data_settings import SIDES, SubwordRegularizationSettings
-from .tokenizer import target_backend
+from .tokenizer import backend_of
 
 GROWTH = 1.3
 """Roughly how many times longer sentences become, at the usual rates of both methods."""
@@ -43,8 +43,7 @@ def resegmenters(tokenizer: Any, settings: SubwordRegularizationSettings | None)
         return {}
     chosen: dict[str, Resegment] = {}
     for side in SIDES[settings.sides]:
-        backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-        backend = target_backend(tokenizer) if backend and side == "target" else backend
+        backend = backend_of(tokenizer, side)
         model = type(backend.model if backend else tokenizer).__name__
         kind = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "pretokenized"}.get(model, model)
         if kind not in settings.tokenizer_kinds:

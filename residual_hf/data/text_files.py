@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import expanded
+from residual_hf.base.files import expanded, readable
 from residual_hf.model.checksums import file_hash
 
 OTHER_ENCODING = "if it is Windows-1252, as of Excel, convert it by `iconv -f WINDOWS-1252 -t UTF-8`"
 STDIN = Path("standard input")
-UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
-"""Errors of files that cannot be read, and of damaged compressed ones."""
 
 
 def _zstandard(raw: BufferedReader) -> Any:
@@ -82,20 +80,20 @@ def open_binary(path: Path, place: Callable[[], str] = str) -> Iterator[Any]:
 
     Raises `InputError` for one that cannot be read; `place` says how far it can.
     """
-    try:
-        opened: Any = nullcontext(sys.stdin.buffer) if path is STDIN else path.open("rb")
-        with opened as raw:
-            start = raw.peek(10)
-            kinds = COMPRESSIONS.items()
-            readers = (read for suffix, (first, read) in kinds if path.suffix == suffix or re.match(first, start))
-            yield next(readers, lambda raw: raw)(raw)
-    except UNREADABLE as error:
-        names = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "Zstandard"}
-        fault = f"{path}: damaged {names.get(path.suffix, 'compressed')} file{place()}: {error}"
-        if isinstance(error, OSError) and error.errno is not None:
-            is_missing = isinstance(error, FileNotFoundError)
-            fault = f"no such file: {path}" if is_missing else f"{path}: cannot be read: {error.strerror}"
-        raise InputError(fault) from error
+    with readable(path):
+        try:
+            opened: Any = nullcontext(sys.stdin.buffer) if path is STDIN else path.open("rb")
+            with opened as raw:
+                start = raw.peek(10)
+                kinds = COMPRESSIONS.items()
+                readers = (read for suffix, (first, read) in kinds if path.suffix == suffix or re.match(first, start))
+                yield next(readers, lambda raw: raw)(raw)
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            if getattr(error, "errno", None) is not None:
+                raise
+            names = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "Zstandard"}
+            kind = names.get(path.suffix, "compressed")
+            raise InputError(f"{path}: damaged {kind} file{place()}: {error}") from error
 
 
 class LineReader:

@@ -94,8 +94,7 @@ def pretokenized_tokenizer(dict_path: str | Path) -> PreTrainedTokenizerFast:
 
 def reads_segmented_text(tokenizer: Any) -> bool:
     """Whether this is a `pretokenized_tokenizer`, or a pair of them."""
-    in_rust = hasattr(tokenizer, "backend_tokenizer")
-    return in_rust and isinstance(target_backend(tokenizer).model, models.WordLevel)
+    return isinstance(getattr(backend_of(tokenizer, "target"), "model", None), models.WordLevel)
 
 
 def ends_text(tokenizer: Any, argument: str = "text") -> bool:
@@ -103,9 +102,10 @@ def ends_text(tokenizer: Any, argument: str = "text") -> bool:
     return tokenizer.eos_token_id in tokenizer(**{argument: "a"})["input_ids"][1:]
 
 
-def target_backend(tokenizer: Any) -> Tokenizer:
-    """The `tokenizers.Tokenizer` of the target side, which has its own with separate vocabularies."""
-    return getattr(tokenizer, "target_tokenizer", tokenizer.backend_tokenizer)
+def backend_of(tokenizer: Any, side: str) -> Any:
+    """The `tokenizers.Tokenizer` of a side, `"source"` or `"target"`; None for a tokenizer in Python, as Marian's."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return getattr(tokenizer, "target_tokenizer", backend) if side == "target" else backend
 
 
 def spaced() -> decoders.Decoder:

@@ -72,22 +72,16 @@ class Cell:
 
     def __init__(self, element: Any):
         self.element = element
-        runs = element.findall("{*}r")
-        texts = [(run, unescaped(run.findtext("{*}t") or "")) for run in runs]
-        self.block: Block = [text if run.find("{*}rPr") is None else Inline(run, [text]) for run, text in texts]
-        if not runs:
-            self.block = [unescaped(element.findtext("{*}t") or "")]
+        runs = [(run, unescaped(run.findtext("{*}t") or "")) for run in element.findall("{*}r") or [element]]
+        self.block: Block = [text if run.find("{*}rPr") is None else Inline(run, [text]) for run, text in runs]
 
     def write(self, block: Block) -> None:
         element, name = self.element, etree.QName(self.element)
-        for child in list(element):  # also how to pronounce it
-            element.remove(child)
+        del element[:]  # also how to pronounce it
         for piece in block:
             text = etree.Element(f"{{{name.namespace}}}t")
-            if isinstance(piece, str):
-                text.text, formats = escaped(piece), []
-            else:
-                text.text, formats = escaped(plain_text(piece.pieces)), piece.content.findall("{*}rPr")
+            text.text = escaped(plain_text([piece]))
+            formats = [] if isinstance(piece, str) else piece.content.findall("{*}rPr")
             run = etree.SubElement(element, f"{{{name.namespace}}}r") if formats or len(block) > 1 else element
             run.extend([*map(deepcopy, formats), text])
             if text.text != " ".join(text.text.split()):

@@ -153,14 +153,12 @@ class XLIFFFile(DocumentFile):
         self.blocks: list[Block] = []
         left = 0
         for unit in self._tree.iter("{*}trans-unit", "{*}segment"):
-            marks = (each.get("translate") for each in (unit, *unit.iterancestors()))
-            if unit.find("{*}source") is None or next(filter(None, marks), "yes") == "no":  # the innermost one holds
-                continue
-            if _is_locked(unit):
+            stays = _inherited(unit, "translate") == "no" or _is_locked(unit)
+            if stays or unit.find("{*}source") is None:
                 continue
             chosen = []
             for source, own in self._wanted(unit):
-                block = read_mixed(source, XLIFF_TEXT, keeps_space=_keeps_space(source))
+                block = read_mixed(source, XLIFF_TEXT, keeps_space=_inherited(source, XML_SPACE) == "preserve")
                 block = marked_block(_with_variables(block), *split)
                 left += sum(has_letters("".join(sub.itertext())) for sub in source.iter("{*}sub"))
                 if has_text(block):
@@ -203,8 +201,8 @@ class XLIFFFile(DocumentFile):
                 target = etree.Element(unit.find("{*}source").tag.removesuffix("source") + "target")
                 target.tail = before.tail
                 before.addnext(target)
-            keeps_space = _keeps_space(segments[0][0])
-            if keeps_space and not _keeps_space(target):
+            keeps_space = _inherited(segments[0][0], XML_SPACE) == "preserve"
+            if keeps_space and _inherited(target, XML_SPACE) != "preserve":
                 target.set(XML_SPACE, "preserve")
             if any(own is None for _, own in segments):
                 segmented = unit.find("{*}seg-source")
@@ -246,6 +244,7 @@ def _with_variables(block: Block) -> Block:
     return found
 
 
-def _keeps_space(element: Any) -> bool:
-    marks = (each.get(XML_SPACE) for each in (element, *element.iterancestors()))
-    return next(filter(None, marks), "") == "preserve"
+def _inherited(element: Any, name: str) -> str:
+    """The value of an attribute of an element, or of the innermost one around it."""
+    values = (each.get(name) for each in (element, *element.iterancestors()))
+    return next(filter(None, values), "")

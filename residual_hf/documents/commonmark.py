@@ -3,16 +3,17 @@
 import re
 from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 from unicodedata import category
 
 from residual_hf.generation.inline import LINE, Block, Inline, links_apart, plain_text
+from residual_hf.model.placeholders import Edit, EditedText
 
 from .document import DocumentFile, has_text, read_text
 from .literal_text import read_marks, write_marks
 from .markdown_parts import SHORT_LINK, markdown_parser, parsed, parts_of
-from .plain import write_lines
 
 WITH_END = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 ANY_END = re.compile(r"\r\n?")
@@ -23,16 +24,13 @@ ENTITIES = {"<": "&lt;", "&": "&amp;"}
 CONTEXTS = {"heading_open": "# ", "th_open": "|a|\n|-|\n|", "td_open": "|a|\n|-|\n|"}
 """Mark before a text that is no paragraph."""
 
-Place = tuple[int, int]
-"""Line and column."""
-
 
 class TextRange(NamedTuple):
-    """Place of a block in the file, the prefix of each further line, and the form of its characters."""
+    """Place of a block in the file, what is between its lines, and the form of its characters."""
 
-    start: Place
-    end: Place
-    prefix: str
+    start: int
+    end: int
+    line_break: str
     context: str
     spelling: dict[str, list[str]]
 
@@ -40,66 +38,60 @@ class TextRange(NamedTuple):
 class MarkdownFile(DocumentFile):
     def __init__(self, path: Path):
         super().__init__(path)
-        text = read_text(path)
-        self._lines = WITH_END.findall(text)
+        self._text = read_text(path)
         self._parser = markdown_parser(is_mdx=path.suffix.lower() == ".mdx")
         self._env: dict[str, Any] = {}
-        ends = [0] * len(self._lines)  # of what is found in each line
+        lines = WITH_END.findall(self._text)
+        self._starts = list(accumulate(map(len, lines), initial=0))
+        ends = self._starts[:-1]  # of what is found in each line
         self._spans: list[TextRange] = []
         self.blocks: list[Block] = []
         previous = ""
-        text = ANY_END.sub("\n", text.removeprefix("\ufeff").replace(LINE, " "))
+        text = ANY_END.sub("\n", self._text.removeprefix("\ufeff").replace(LINE, " "))
         for token in parsed(self._parser, text, self._env):
             opening, previous = previous, token.type if token.markup not in ("=", "-") else ""
             if token.type != "inline" or not token.map:
                 continue
-            places = self._places(token.content.split("\n"), token.map[0], ends)
+            first = token.map[0]
+            places = self._places(token.content.split("\n"), first, ends)
             if places is None:
                 continue
             spelled: list[str] = []
             block = links_apart(read_marks(parts_of(token.children or [], spelled)))
             if has_text(block):
-                row, start, _ = places[-1 if len(places) < 2 else 1]
-                prefix, end = self._lines[row][:start], (places[-1][0], places[-1][2])
-                spelling = _spelling(block, spelled)
-                self._spans.append(TextRange(places[0][:2], end, prefix, CONTEXTS.get(opening, ""), spelling))
+                further = min(1, len(places) - 1)
+                prefix = self._text[self._starts[first + further] : places[further][0]]
+                line_break = lines[first][len(lines[first].rstrip("\r\n")) :] + prefix
+                place, context = (places[0][0], places[-1][1], line_break), CONTEXTS.get(opening, "")
+                self._spans.append(TextRange(*place, context, _spelling(block, spelled)))
                 self.blocks.append(block)
 
-    def _places(self, content: Sequence[str], first: int, ends: list[int]) -> list[tuple[int, int, int]] | None:
-        """Line, start and end of each line of a content; None if the file has it in another form."""
+    def _places(self, content: Sequence[str], first: int, ends: list[int]) -> list[tuple[int, int]] | None:
+        """Start and end of each line of a content; None if the file has it in another form."""
         places = []
         for row, part in enumerate(content, start=first):
-            line, end, part = self._lines[row], ends[row], part.lstrip()  # a tab before it may have become spaces
-            found = [(line.find(written, end), len(written)) for written in (part, part.replace("|", "\\|"))]
-            start, length = max(found)
+            part = part.lstrip()  # a tab before it may have become spaces
+            forms = (part, part.replace("|", "\\|"))
+            start, length = max((self._text.find(form, ends[row], self._starts[row + 1]), len(form)) for form in forms)
             if start < 0:
                 return None
             ends[row] = start + length
-            places.append((row, start, ends[row]))
+            places.append((start, ends[row]))
         return places
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
-        written: list[str] = []
-        place = (0, 0)
+        edits = []
         for span, block in zip(self._spans, blocks, strict=True):
             text = self._written(_without_empty(block), span)
-            line = self._lines[span.start[0]]
-            end = line[len(line.rstrip("\r\n")) :]
-            written += [*self._between(place, span.start), text.replace("\n", f"{end}{span.prefix}")]
-            place = span.end
-        written += self._between(place, (len(self._lines), 0))
-        write_lines(path, written)
+            edits.append(Edit(span.start, span.end, text.replace("\n", span.line_break)))
+        path.write_bytes(EditedText(self._text, edits).text.encode())
 
     def _written(self, block: Block, span: TextRange) -> str:
         """A block as it is read again: with the escapes of the source, with all, or with other marks of emphasis."""
-
-        def written(form: Block, encode: Callable[[str], str]) -> str:
-            text = _with_short_links(write_marks(form, encode))
-            return text.replace("|", "\\|") if "|" in span.context else text
-
         for form in (block, _plainer(block), _plainer(block, spaced=True)):
             for encode in (_respelled(form, span.spelling), _escaped):
-                text = written(form, encode)
+                text = _with_short_links(write_marks(form, encode))
+                text = text.replace("|", "\\|") if "|" in span.context else text
                 if self._reads(text, span.context) == _marks(form):
                     return text
         return text
@@ -113,14 +105,6 @@ class MarkdownFile(DocumentFile):
             return ""
         last = [token for token in tokens if token.type == "inline"][-1]
         return _marks(read_marks(parts_of(last.children or [], [])))
-
-    def _between(self, start: Place, end: Place) -> list[str]:
-        lines = self._lines[start[0] : end[0] + 1]
-        if end[0] < len(self._lines):
-            lines[-1] = lines[-1][: end[1]]
-        if lines:
-            lines[0] = lines[0][start[1] :]
-        return lines
 
 
 def _without_empty(block: Block) -> Block:

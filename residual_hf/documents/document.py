@@ -8,7 +8,7 @@ from pathlib import Path
 from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import readable
 from residual_hf.data.language_names import bcp47
-from residual_hf.generation.markup import Block
+from residual_hf.generation.inline import Block, texts_of
 from residual_hf.model.translation_inputs import has_letters
 
 LARGEST_TEXT = 64 * 2**20
@@ -41,9 +41,7 @@ class DocumentFile(ABC):
 
 def has_text(block: Block) -> bool:
     """Whether a block has letters to translate."""
-    return any(
-        has_letters(piece) if isinstance(piece, str) else not piece.keep and has_text(piece.pieces) for piece in block
-    )
+    return any(map(has_letters, texts_of(block)))
 
 
 def is_setting(text: str) -> bool:

@@ -16,7 +16,6 @@ from residual_hf.base.errors import input_errors
 from residual_hf.generation.markup import Block
 from residual_hf.model.placeholders import Edit, EditedText
 
-from .catalogues import CatalogueOptions
 from .document import DocumentFile, decoded, has_text, is_setting, read_bytes
 from .literal_text import Mark, characters, in_order, marked, read_marks, write_marks
 
@@ -74,7 +73,7 @@ class Value(NamedTuple):
 
 
 class KeyValueFile(DocumentFile):
-    def __init__(self, path: Path, options: CatalogueOptions):
+    def __init__(self, path: Path):
         super().__init__(path)
         content, kind = read_bytes(path), path.suffix.lower()
         text, encoding = decoded(content, str(path), "iso-8859-1")
@@ -181,10 +180,7 @@ JAVA = ("ascii", "iso-8859-1")
 codecs.register_error("java", _as_java)
 KINDS: dict[str, tuple[Callable[[str], Iterator[Value]], Callable[[str, str], str]]] = {
     **dict.fromkeys((".json", ".arb"), (_json_values, _json_text)),
-    ".properties": (
-        _properties,
-        lambda text, file: "\\" * text.startswith(" ") + escaped(text),
-    ),
+    ".properties": (_properties, lambda text, file: "\\" * text.startswith(" ") + escaped(text)),
     ".strings": (lambda text: _matches(APPLE.finditer(text)), lambda text, file: escaped(text).replace('"', '\\"')),
     ".ini": (_ini_values, lambda text, file: " ".join(text.splitlines())),
 }

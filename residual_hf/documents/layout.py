@@ -68,22 +68,20 @@ def _with_layout(block: Block, edges: tuple[bool, bool]) -> Block:
             found += notes if len(notes) < 2 else [_layout(notes)]
             del pieces[: len(notes)]
         text = "".join(piece if isinstance(piece, str) else plain_text([piece]) or "\0" for piece in pieces)
-        has_break = "\n" in text
-        if not any(isinstance(piece, Inline) for piece in pieces):
-            is_within = is_layout and not (has_break or at_start or at_end)
-            if is_within and "\t" in text:
-                found.append(_layout(pieces, has_break=True))
-            else:
-                found += [_layout([text[:-1]]), " "] if is_within and len(text) >= LEAST_GAP else pieces
-            continue
-        if not is_layout or not (has_break or at_start or at_end or WIDE.search(text)):
+        has_break, has_element = "\n" in text, any(isinstance(piece, Inline) for piece in pieces)
+        is_within = not (has_break or at_start or at_end)
+        if is_layout and has_element and (not is_within or WIDE.search(text)):
+            if (has_break or at_start) and number + 1 < len(groups):
+                following = groups[number + 1][1]
+                spaces, following[0] = _without_indent(following[0])
+                pieces += filter(None, [spaces])
+            found.append(_layout(pieces, [" "] * is_within, has_break=has_break))
+        elif is_layout and is_within and not has_element and "\t" in text:
+            found.append(_layout(pieces, has_break=True))
+        elif is_layout and is_within and not has_element and len(text) >= LEAST_GAP:
+            found += [_layout([text[:-1]]), " "]
+        else:
             found += pieces
-            continue
-        if (has_break or at_start) and number + 1 < len(groups):
-            following = groups[number + 1][1]
-            spaces, following[0] = _without_indent(following[0])
-            pieces += filter(None, [spaces])
-        found.append(_layout(pieces, [] if has_break or at_start or at_end else [" "], has_break=has_break))
     return merged(found)
 
 

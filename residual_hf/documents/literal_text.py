@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, count
 from typing import NamedTuple
 
-from residual_hf.generation.html_text import VERBATIM
-from residual_hf.generation.inline import BETWEEN, LINE, Block, Inline, plain_text
+from residual_hf.generation.html_text import DEEPEST, VERBATIM
+from residual_hf.generation.inline import BETWEEN, LINE, Block, Inline, plain_text, texts_of
 from residual_hf.model import placeholders
 from residual_hf.model.placeholders import FORMAT, PLACEHOLDER, RUN, TYPE
 from residual_hf.model.translation_inputs import CHARACTER
@@ -18,7 +18,6 @@ TAG = re.compile(rf"{placeholders.TAG.pattern}|<\d[\d:.]*>|\{{\\[^{{}}]*\}}")
 """Tags in messages and subtitles: of HTML, times of WebVTT, commands of SubStation Alpha."""
 CODE = re.compile(f"({TAG.pattern}|{RUN.pattern})")
 REFERENCE = re.compile(f"({CHARACTER.pattern})")
-DEEPEST = 100  # tags within each other; further ones are empty
 NAME = re.compile(r"</?([A-Za-z][\w:-]*|\d+(?= ?/?>))")
 ARGUMENT, MESSAGE, BRACES = "argument", "message", "braces"
 BRACE = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:plural|select|selectordinal)\s*,|'[{}][^']*'|[{}#]")
@@ -63,9 +62,9 @@ def read_marks(parts: Iterable[str | Mark]) -> Block:
                 is_open[mark.name] -= 1
                 outside = stack[-1][1] if stack else root
                 if mark.name == part.name:
-                    keep = mark.name.lower() in (*VERBATIM, "xliff:g")  # of Android
-                    is_link, is_raised = (mark.name.lower() == name for name in ("a", "sup"))
-                    outside.append(Inline((mark.written, part.written), pieces, keep, is_link, is_raised))
+                    name = mark.name.lower()
+                    keep = name in (*VERBATIM, "xliff:g")  # of Android
+                    outside.append(Inline((mark.written, part.written), pieces, keep, name == "a", name == "sup"))
                     break
                 outside += [_empty(mark), *pieces]
         else:
@@ -105,7 +104,7 @@ def marked_block(block: Block, split: Callable[[str], Iterable[str | Mark]] = la
 
     `split`: gives further marks in a text, and what is between them.
     """
-    opened: list[str] | None = [] if _is_balanced(_texts(block)) else None
+    opened: list[str] | None = [] if _is_balanced(texts_of(block)) else None
 
     def read(pieces: Block) -> Block:
         found: Block = []
@@ -180,14 +179,6 @@ def _renamed(block: Block, new: Mapping[str, deque[str]]) -> Block:
             piece = piece._replace(pieces=_renamed(piece.pieces, new))
         found.append(piece)
     return found
-
-
-def _texts(block: Block) -> Iterator[str]:
-    for piece in block:
-        if isinstance(piece, str):
-            yield piece
-        elif not piece.keep:
-            yield from _texts(piece.pieces)
 
 
 def _is_balanced(texts: Iterable[str]) -> bool:

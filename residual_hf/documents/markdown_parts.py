@@ -147,7 +147,7 @@ def parts_of(tokens: Sequence[Any], spelled: list[str]) -> Iterator[str | Mark]:
     is_first = True
     while following:
         token = following.popleft()
-        source = SPACES_AFTER.sub("\n", token.meta.get("source", ""))
+        source = SPACES_AFTER.sub("\n", token.meta.get("source", token.content))
         if _is_space(token):
             yield Mark(token.markup, text=" ")
         elif token.type in TEXTS:
@@ -160,11 +160,8 @@ def parts_of(tokens: Sequence[Any], spelled: list[str]) -> Iterator[str | Mark]:
             yield " "
         elif token.type == "hardbreak":
             yield Mark("\\\n" if source else "  \n", text="\n")
-        elif token.type == "math":
-            yield Mark(SPACES_AFTER.sub("\n", token.content), text=token.content)
         elif token.type == "role":
-            _, text = ROLE.fullmatch(token.content).groups()  # type: ignore[union-attr]
-            yield Mark(SPACES_AFTER.sub("\n", token.content), text=text.strip())
+            yield Mark(source, text=ROLE.sub(r"\2", token.content).strip())
         elif token.type == "wiki_link":
             page, text = WIKI_LINK.fullmatch(token.content).groups()  # type: ignore[union-attr]
             if text and token.content[0] != "!":
@@ -178,8 +175,8 @@ def parts_of(tokens: Sequence[Any], spelled: list[str]) -> Iterator[str | Mark]:
         elif token.type in ("link_open", "link_close"):
             yield Mark(source, START if token.nesting > 0 else END, "a")
         elif token.type in ("html_inline", "jsx"):
-            yield tag(source or SPACES_AFTER.sub("\n", token.content))
-        elif token.type in ("code_inline", "image", "reference"):
+            yield tag(source)
+        elif token.type in ("code_inline", "image", "math", "reference"):
             yield Mark(source, text="" if token.type == "image" else token.content.strip())
         elif token.nesting:
             yield Mark(token.markup, START if token.nesting > 0 else END, token.tag)

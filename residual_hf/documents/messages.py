@@ -1,6 +1,5 @@
 """Files of messages that translate-toolkit reads: those of Android, .NET and Qt, and YAML."""
 
-import html
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +10,11 @@ from typing import Any, NamedTuple, TypeGuard
 
 from residual_hf.base.errors import InputError, input_errors, requires
 from residual_hf.base.xml_reader import XMLText, etree, read_xml, serialized
+from residual_hf.generation.html_text import escaped
 from residual_hf.generation.markup import Block
 
 from . import XML_MESSAGES
-from .catalogues import CatalogueOptions
+from .catalogues import DEFAULTS, CatalogueOptions
 from .document import DocumentFile, has_text, is_setting, read_bytes
 from .literal_text import characters, in_order, marked, read_marks, unescaped, write_marks
 
@@ -109,7 +109,7 @@ class _YAML(yaml.YAMLFile):
 class MessageFile(DocumentFile):
     """Messages under keys, which stay. Of Qt, the translations; of others, the texts themselves are replaced."""
 
-    def __init__(self, path: Path, options: CatalogueOptions):
+    def __init__(self, path: Path, options: CatalogueOptions = DEFAULTS):
         super().__init__(path)
         suffix, self._content = path.suffix.lower(), read_bytes(path)
         is_xml = suffix in XML_MESSAGES
@@ -130,7 +130,7 @@ class MessageFile(DocumentFile):
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         changed = {}
         for message, block in zip(self._messages, map(in_order, self.blocks, blocks), strict=True):
-            text = write_marks(block, partial(html.escape, quote=False) if message.is_escaped else str)
+            text = write_marks(block, escaped if message.is_escaped else str)
             if text != message.current:
                 changed[message.element] = message.write(text)
         if self._xml is None:

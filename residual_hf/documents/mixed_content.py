@@ -4,7 +4,6 @@ import copy
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from residual_hf.base.xml_reader import etree, local_name
@@ -34,7 +33,7 @@ class Dialect(NamedTuple):
     breaks: Collection[str] = ()
     without_text: Collection[str] | None = None
     shown: Collection[str] = ()
-    spans: Mapping[str, str] = MappingProxyType({})
+    spans: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,7 @@ def write_mixed(
     element: Any, block: Block, dialect: Dialect, *, copied: bool = False, keeps_space: bool = False
 ) -> None:
     """Replace the content of an element. What is not paired is moved there, or `copied`."""
-    for child in list(element):
-        element.remove(child)
+    del element[:]
     element.text = None
     _append(element, block, dialect, copied, keeps_space)
 

@@ -9,9 +9,8 @@ from operator import not_
 from typing import Any, NamedTuple
 
 from residual_hf.base.xml_reader import XML_SPACE, etree, local_name
+from residual_hf.generation.html_text import DEEPEST
 from residual_hf.generation.markup import Block, Inline, plain_text
-
-from .literal_text import DEEPEST
 
 PROPERTIES = ("pPr", "endParaRPr")
 WRAPPERS = ("hyperlink", "ins", "moveTo", "smartTag", "customXml", "dir", "bdo", "sdt", "ruby")
@@ -30,7 +29,7 @@ WITHOUT_LOOK = ("lang", "noProof", "webHidden", "altLang", "dirty", "err")
 """Properties of runs that do not change how their text looks: elements of Word, attributes of PowerPoint."""
 OF_COMPLEX_SCRIPTS = ("bCs", "iCs", "szCs")
 """Properties for Arabic, Hebrew and others, without which `rtl` or `cs` no text has their look."""
-HINT = "}hint"  # of `rFonts`: which font Word takes for characters that several have
+HINT = "{*}hint"  # of `rFonts`: which font Word takes for characters that several have
 SEEN_ON_SPACES = ("rStyle", "u", "strike", "dstrike", "highlight", "shd", "bdr", "hlinkClick")
 """Properties of runs that also change how spaces look, or what a click on them does."""
 
@@ -141,7 +140,7 @@ class Paragraph:
         yield Atom(END, start.element)
 
     def _run(self, run: Any) -> Iterator[Atom]:
-        properties = next((child for child in run if local_name(child) == "rPr"), None)
+        properties = run.find("{*}rPr")
         look = self._look(properties)
         for child in run:
             name = local_name(child)
@@ -167,15 +166,12 @@ class Paragraph:
         if properties is not None:
             bare = copy.deepcopy(properties)
             is_complex = not {"rtl", "cs"}.isdisjoint(map(local_name, bare))
+            etree.strip_attributes(bare, HINT, *WITHOUT_LOOK)
             for child in list(bare):
-                for name in [name for name in child.attrib if name.endswith(HINT)]:
-                    del child.attrib[name]
                 name = local_name(child)
                 is_seen = child.attrib if name == "rFonts" else is_complex or name not in OF_COMPLEX_SCRIPTS
                 if name in WITHOUT_LOOK or not is_seen:
                     bare.remove(child)
-            for name in WITHOUT_LOOK:
-                bare.attrib.pop(name, None)
             key = etree.tostring(bare, method="c14n") if len(bare) or bare.attrib else b""
         self._formats.setdefault(key, properties)
         return key
@@ -237,16 +233,13 @@ class Paragraph:
         for control in chain(element.iterancestors("{*}sdt"), element.iter("{*}sdt")):
             for binding in control.findall("{*}sdtPr/{*}dataBinding"):  # to a property, which Word would show instead
                 binding.getparent().remove(binding)
-        for child in list(element):
-            if local_name(child) not in PROPERTIES:
-                element.remove(child)
+        element[:] = [child for child in element if local_name(child) in PROPERTIES]
         for atom in self._first:
             atom.append_to(element)
         self._write(block, element, self._formats.get(self._base))
         for atom in self._last:
             atom.append_to(element)
-        for child in [child for child in element if local_name(child) == "endParaRPr"]:
-            element.append(child)
+        element.extend(element.findall("{*}endParaRPr"))
 
     def _write(self, block: Block, parent: Any, properties: Any) -> None:
         for piece in block:

@@ -1,15 +1,14 @@
 """Text files and subtitles (SubRip, WebVTT)."""
 
-import html
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from io import StringIO
 from pathlib import Path
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.scripts import DIRECTION
+from residual_hf.generation.html_text import escaped
 from residual_hf.generation.markup import Block
 
 from .document import DocumentFile, read_text
@@ -38,7 +37,8 @@ class TextFile(DocumentFile):
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         pairs = zip(self._lines, map(write_marks, blocks), strict=True)
-        write_lines(path, [text + line[len(line.rstrip("\r\n")) :] for line, text in pairs])
+        written = [text + line[len(line.rstrip("\r\n")) :] for line, text in pairs]
+        path.write_bytes("".join(written).encode())
 
 
 class Subtitles(DocumentFile):
@@ -48,7 +48,7 @@ class Subtitles(DocumentFile):
         super().__init__(path)
         text = read_text(path)
         is_html = path.suffix.lower() == ".vtt"
-        self._encode: Callable[[str], str] = partial(html.escape, quote=False) if is_html else str
+        self._encode: Callable[[str], str] = escaped if is_html else str
         self._end = "\r\n" if "\r\n" in text else "\n"
         self._parts: list[str | list[str]] = []  # lines outside of texts, and the lines of each text
         self._shown: list[tuple[int, bool]] = []  # of each text, its lines, and whether several people speak
@@ -81,7 +81,7 @@ class Subtitles(DocumentFile):
             else:
                 lines = _lines_of_speakers(text, count) if several else _balanced(text, count)
                 written += [line + self._end for line in lines if line]
-        write_lines(path, written)
+        path.write_bytes("".join(written).encode())
 
 
 def _texts_of_cues(lines: Sequence[str], is_vtt: bool) -> Iterator[str | list[str]]:
@@ -130,7 +130,3 @@ def _balanced(text: str, lines: int) -> list[str]:
 
     widths = range(-(-length // lines), length + 1)
     return filled(widths[bisect_left(widths, True, key=lambda width: len(filled(width)) <= lines)])
-
-
-def write_lines(path: Path, lines: Sequence[str]) -> None:
-    path.write_text("".join(lines), encoding="utf-8", newline="")

@@ -31,12 +31,6 @@ from .web import EPUB, HTMLFile
 
 logger = logging.getLogger(__name__)
 
-CATALOGUES: dict[str, Callable[[Path, CatalogueOptions], DocumentFile]] = {
-    **dict.fromkeys(PO, POFile),
-    **dict.fromkeys(XLIFF, XLIFFFile),
-    **dict.fromkeys(MESSAGES, MessageFile),
-    **dict.fromkeys(KEY_VALUES, KeyValueFile),
-}
 READERS: dict[str, Callable[..., DocumentFile]] = {
     ".txt": TextFile,
     **dict.fromkeys(HTML, HTMLFile),
@@ -44,7 +38,10 @@ READERS: dict[str, Callable[..., DocumentFile]] = {
     **dict.fromkeys(SUBTITLES, Subtitles),
     **dict.fromkeys(PARTS, ArchivedDocument),
     **dict.fromkeys(EBOOKS, EPUB),
-    **CATALOGUES,
+    **dict.fromkeys(PO, POFile),
+    **dict.fromkeys(XLIFF, XLIFFFile),
+    **dict.fromkeys(MESSAGES, MessageFile),
+    **dict.fromkeys(KEY_VALUES, KeyValueFile),
 }
 SHARE = 20
 """Blocks are translated and noted together, as many as `StreamSettings.window` divided by this."""
@@ -62,11 +59,9 @@ def read_document(path: Path, options: CatalogueOptions = DEFAULTS) -> DocumentF
     suffix = path.suffix.lower()
     if options != DEFAULTS and suffix not in BILINGUAL:
         raise InputError(f"--fill, --mark-fuzzy: given, but {path} is no catalogue: {', '.join(BILINGUAL)}")
-    if suffix in CATALOGUES:
-        return CATALOGUES[suffix](path, options)
     if suffix not in READERS:
         raise InputError(f"{path}: unknown format, must be one of {', '.join(READERS)}")
-    return READERS[suffix](path)
+    return READERS[suffix](path, options) if suffix in BILINGUAL else READERS[suffix](path)
 
 
 def translate_document(

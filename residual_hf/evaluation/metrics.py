@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from residual_hf.base.errors import InputError, InputSettings, input_errors, requires
@@ -57,7 +57,7 @@ class EvaluationSettings(InputSettings):
 
     def check(self) -> None:
         if self.tokenize is not None:
-            sacrebleu_metrics(("bleu",), lowercase=False, tokenize=self.tokenize)
+            self.tokenizer_for(None)
 
     def tokenizer_for(self, language: str | None) -> str:
         """The tokenizer for translations into a language. Raises `InputError` if it is not installed."""
@@ -209,8 +209,7 @@ def paired_bootstrap(
         p_value = max(min(2 * float(b.p_value), 1.0), lowest) if differ else 1.0
         scores = float(a.score), float(b.score)
         most = math.inf if name == "ter" else 100.0
-        bounds = ((float(each.mean - each.ci), float(each.mean + each.ci)) for each in (a, b))
-        first, second = ((max(low, 0.0), min(high, most)) for low, high in bounds)
+        first, second = ((max(float(s.mean - s.ci), 0.0), min(float(s.mean + s.ci), most)) for s in (a, b))
         comparisons[name] = Comparison(*scores, first, second, p_value, str(signature))
     return comparisons
 
@@ -246,22 +245,19 @@ def sacrebleu_metrics(
         warn_once("TER is left out: it compares words, but the references have no spaces between words")
         names = [name for name in names if name != "ter"]
 
-    extra = {"ja-mecab": "ja", "ko-mecab": "ko"}.get(tokenize)
-    advice = f"; pip install 'residual_hf[{extra}]', or choose char" if extra else ""
-
-    def bleu(lowercase: bool) -> "Metric":
-        unusable = f"tokenize: {tokenize!r} cannot be used on this machine{advice}: "
-        with input_errors(unusable, ImportError, OSError, RuntimeError):
-            return BLEU(lowercase=lowercase, tokenize=tokenize, force=True)  # without advice to give this argument
-
+    bleu = partial(BLEU, tokenize=tokenize, force=True)  # without advice to give this argument
     makers = {
-        "bleu": lambda: bleu(lowercase),
-        "bleu_lowercase": lambda: bleu(True),
+        "bleu": lambda: bleu(lowercase=lowercase),
+        "bleu_lowercase": lambda: bleu(lowercase=True),
         "chrf": lambda: CHRF(lowercase=lowercase),
         "chrf++": lambda: CHRF(lowercase=lowercase, word_order=2),
         "ter": lambda: TER(case_sensitive=not lowercase, normalized=in_characters, asian_support=in_characters),
     }
-    return {name: makers[name]() for name in names}
+    extra = {"ja-mecab": "ja", "ko-mecab": "ko"}.get(tokenize)
+    advice = f"; pip install 'residual_hf[{extra}]', or choose char" if extra else ""
+    unusable = f"tokenize: {tokenize!r} cannot be used on this machine{advice}: "
+    with input_errors(unusable, ImportError, OSError, RuntimeError):
+        return {name: makers[name]() for name in names}
 
 
 @cache

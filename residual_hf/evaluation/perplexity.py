@@ -46,7 +46,7 @@ def evaluate_text(
     block_size: int | None = None,
     break_mode: str = "none",
     context_window: int = 0,
-    max_tokens: int | None = None,
+    max_tokens: int = 4096,
     output_dir: Path | None = None,
     progress: bool = False,
 ) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def evaluate_text(
         started = time.perf_counter()
         (blocks,) = encode_texts([corpus], tokenizer, packing, name=name)
         (corpus,) = joined_subwords({name: [corpus]}, tokenizer)[name]
-        nll = mean_nll(model, blocks, max_tokens or 4096, progress=progress)
+        nll = mean_nll(model, blocks, max_tokens, progress=progress)
         reports[name] = {
             "nll": nll,
             "ppl": math.exp(min(nll, 700)),

@@ -36,15 +36,14 @@ BOUNDARIES = {
     *("frameset", "object", "video", "audio", "canvas", "iframe"),
 }
 """Tags between which a sentence does not continue."""
-LINKS = ("a", "label")
-DEEPEST = 100  # inline elements within each other; further ones are dropped
+DEEPEST = 100  # elements within each other; further ones are dropped, or empty
 LONGEST_KEPT = 100  # characters of code, for example, that are read as a part of a sentence
 COMMENT_END, ABRUPT_END = re.compile("--!?>"), re.compile("-?>")
 SPACES = " \t\n\v\f\r"
 SPACE = re.compile(f"[{SPACES}]+")
 LANGUAGE = re.compile(r"""((?<=[\s"'])(?:xml:)?lang\s*=\s*(["']?))([\w-]+)\2|"[^"]*"|'[^']*'""", re.IGNORECASE)
 """In a start tag: the attribute of the language; values of others."""
-_escape = partial(html.escape, quote=False)
+escaped = partial(html.escape, quote=False)
 
 
 def _between(opening: str, closing: str, without: str = "") -> str:
@@ -135,7 +134,7 @@ def _stays(token: Token) -> Inline:
 
 def _written(block: Block, tag: Callable[[str], str]) -> str:
     return "".join(
-        _escape(piece.replace(LINE, ""))
+        escaped(piece.replace(LINE, ""))
         if isinstance(piece, str)
         else piece.content[0]
         if piece.keep
@@ -155,7 +154,7 @@ def _read(tokens: Sequence[Token]) -> Block:
         elif token.kind == "end":
             start, inner = stack.pop()
             assert start is not None
-            is_link, is_raised = start.tag in LINKS, start.tag == "sup"
+            is_link, is_raised = start.tag in ("a", "label"), start.tag == "sup"
             stack[-1][1].append(Inline((start.raw, token.raw), inner, link=is_link, raised=is_raised))
         else:
             text = SPACE.sub(" ", token.text)
@@ -248,7 +247,7 @@ def _tokens(text: str) -> list[Token]:
     codes: list[str] = []
 
     def hidden(found: re.Match[str]) -> str:
-        if _escape(found[0]) == found[0] != "\ufdd0":
+        if escaped(found[0]) == found[0] != "\ufdd0":
             return found[0]
         codes.append(found[0])
         return f"\ufdd0{len(codes) - 1}\ufdd1"
@@ -328,15 +327,14 @@ class _Parser(HTMLParser):
         if tag not in (*BOUNDARIES, *UNREAD):
             self._kept.append(Token("end", f"</{tag}>", tag))
 
-    def _can_end(self, i: int) -> bool:
-        """Whether a tag ends after a place; if none does, Python reads all of the text for each that begins."""
+    def _if_it_ends(self, parse: Callable[[int], int], i: int) -> int:
+        """What a method of Python finds; the beginning of a tag without an end is text, which newer versions drop.
+
+        Where no tag ends behind it, Python would read all of the text for each that begins.
+        """
         if len(self.rawdata) != self._length:
             self._length, self._last_end = len(self.rawdata), self.rawdata.rfind(">")
-        return i < self._last_end
-
-    def _if_it_ends(self, parse: Callable[[int], int], i: int) -> int:
-        """What a method of Python finds; the beginning of a tag without an end is text, which newer versions drop."""
-        if self._can_end(i) and (end := parse(i)) >= 0:
+        if i < self._last_end and (end := parse(i)) >= 0:
             return end
         self.handle_data("<")
         return i + 1
@@ -370,7 +368,7 @@ class _Parser(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         in_script = self._verbatim and self.cdata_elem not in (None, "textarea", "title")
-        self._add(Token("text", data if in_script else _escape(data), text=data))  # newer Pythons resolve entities
+        self._add(Token("text", data if in_script else escaped(data), text=data))  # newer Pythons resolve entities
 
     def handle_comment(self, data: str) -> None:
         self._add(Token("other", f"<!--{data}-->"))

@@ -1,6 +1,7 @@
 """Blocks of text with inline elements, and what a model reads of elements without text and of notes."""
 
 import re
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -28,6 +29,15 @@ Block = list[str | Inline]
 def plain_text(block: Block) -> str:
     """The text of a block, with that of its elements."""
     return "".join(piece if isinstance(piece, str) else plain_text(piece.pieces) for piece in block)
+
+
+def texts_of(block: Block) -> Iterator[str]:
+    """The texts of a block, but not those that are kept."""
+    for piece in block:
+        if isinstance(piece, str):
+            yield piece
+        elif not piece.keep:
+            yield from texts_of(piece.pieces)
 
 
 def merged(block: Block) -> Block:

@@ -277,15 +277,14 @@ class _Kept:
 
     def __init__(self, texts: Iterable[str], target: str):
         self._texts = sorted({text for text in texts if text}, key=len, reverse=True)
-        self._names = [text for text in self._texts if is_run(text)]
-        self._parts = {text: PLACEHOLDER.findall(text) for text in self._names}
+        self._parts = {text: PLACEHOLDER.findall(text) for text in self._texts if is_run(text)}
         self._singles = {part for parts in self._parts.values() for part in parts} - {*self._texts}
         self._target = target
         self._in_target = found, taken = self._spans(target)
         self._places: dict[str, list[Range]] = {}
         for start, end, name in found:
             self._places.setdefault(name, []).append((start, end))
-        new = (match.span() for match in RUN.finditer(target) if self._names)
+        new = (match.span() for match in RUN.finditer(target) if self._parts)
         self.spans = sorted([*found, *((*span, "") for span in new if not any(taken[slice(*span)]))])
         """In the translation; with them, placeholders that the source does not have."""
 
@@ -324,9 +323,9 @@ class _Kept:
                 if each in self._parts or not any(map(WITHIN_WORD.fullmatch, edges)):
                     take(start, end, each)
                 start = text.find(each, end)
-            for match in _apart(each, self._parts.get(each, ())).finditer(text) if self._is_run(each) else ():
+            for match in _apart(each, self._parts[each]).finditer(text) if self._is_run(each) else ():
                 take(*match.span(), each)
-        runs = {tuple(sorted(self._parts[each])): each for each in filter(self._is_run, self._names)}
+        runs = {tuple(sorted(self._parts[each])): each for each in filter(self._is_run, self._parts)}
         for match in RUN.finditer(text) if runs else ():
             if name := runs.get(tuple(sorted(PLACEHOLDER.findall(match[0])))):
                 take(*match.span(), name)
@@ -360,7 +359,7 @@ class _AlignedPair:
     A text of `kept` in the translation is one unit.
     """
 
-    def __init__(self, pair: SentencePair, corners: Sequence[int], kept: Sequence[Range] = ()):
+    def __init__(self, pair: SentencePair, corners: Sequence[int], kept: Sequence[Range]):
         self.pair, self.first = pair, 0
         self.source_start, self.target_start = pair.source_start, pair.target_start
         self.source_end = pair.source_start + len(pair.source)
@@ -408,8 +407,6 @@ class _AlignedPair:
         """How much of each target unit a range of the source text has, (target units,)."""
         start, end = start - self.source_start, end - self.source_start
         inside = [start <= a and b <= end for a, b in self.source_units]
-        if not any(inside):
-            return 0.0
         return 1.0 if all(inside) or self.weights is None else self.weights[:, inside].sum(1)
 
     def place_of(self, position: int) -> int:
@@ -419,18 +416,18 @@ class _AlignedPair:
         """
         position -= self.source_start
         following = bisect_right([end for _, end in self.source_units], position)
-        if following == 0 or self.weights is None:
-            return 0 if following == 0 else len(self.target_units)
-        if following == len(self.source_units):
+        if following == 0 or not self.target_units:
+            return 0
+        if self.weights is None or following == len(self.source_units):
             return len(self.target_units)
         text = self.pair.source
         may_follow = text[position - 1].isalnum() or not text[position].isalnum()
         follows_word = may_follow and self.source_units[following - 1][1] == position
         for column, shift in ((following - 1, 1), (following, 0))[not follows_word :]:
             weights = self.weights[:, column]
-            if weights.size and weights.max() > 0:
+            if weights.max() > 0:
                 return int(weights.argmax()) + shift
-        return int(self.weights[:, following - 1].argmax()) + 1 if len(self.weights) else 0
+        return int(self.weights[:, following - 1].argmax()) + 1
 
 
 def _units(text: str, places: Sequence[int], whole: Container[str]) -> Iterator[Any]:
@@ -442,11 +439,11 @@ def _units(text: str, places: Sequence[int], whole: Container[str]) -> Iterator[
 def _parts(unit: Any, divided: Mapping[str, Sequence[int]]) -> Iterator[Range]:
     """The ranges of a word that is divided in the source, if any word is."""
     start, end = unit.span()
-    places = [start, *(start + cut for cut in divided.get(unit[0], ())), end]
-    for place, following in pairwise(places) if divided else ():
-        yield from (part.span() for part in PART.finditer(unit.string, place, following))
     if not divided:
         yield start, end
+        return
+    for place, following in pairwise([start, *(start + cut for cut in divided.get(unit[0], ())), end]):
+        yield from (part.span() for part in PART.finditer(unit.string, place, following))
 
 
 def _in_order(pair: SentencePair, sources: Sequence[Range], targets: Sequence[Range]) -> Array:

@@ -122,9 +122,8 @@ def translate_stream(
         with requires("documents"):
             from .markup import paragraph_hypotheses
         answer = partial(paragraph_hypotheses, translator)
-    request = replace(settings, generate_arguments=settings.sampling, shared=True)
     aligned, scored = settings.alignments or settings.word_scores, settings.scores or settings.review > 0
-    request = replace(request, alignments=aligned, scores=scored)
+    request = replace(settings, generate_arguments=settings.sampling, shared=True, alignments=aligned, scores=scored)
     report = None if hidden or sys.stderr.isatty() else progress_lines()
     with tqdm(desc="translating", unit=" sentences", initial=done, total=total, disable=hidden) as bar:
         for window in shared_windows(lines, settings.window):

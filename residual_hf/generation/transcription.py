@@ -15,9 +15,6 @@ from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 from .decode import move_in_precision, search, to_text
 from .generation_settings import DecodingSettings
 
-LONGEST = 30.0
-"""Seconds of a part by default."""
-
 
 class Part(NamedTuple):
     """The text of a part of a recording, from and to a second."""
@@ -31,7 +28,7 @@ def transcribe(
     name: str | Path,
     files: Sequence[Path],
     *,
-    longest: float = LONGEST,
+    longest: float = 30.0,
     device: str | None = None,
     trust_remote_code: bool = False,
     **settings: Any,

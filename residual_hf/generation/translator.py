@@ -223,22 +223,17 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """`answer` for sentences that `encode` has encoded to `sources`, with the arguments that it returned."""
         with evaluation_mode(self.model):
-            return self._translate(sources, sentences, request)
-
-    def _translate(
-        self, sources: Sequence[Sequence[int]], sentences: Sequence[str], request: SearchRequest
-    ) -> list[list[Hypothesis]]:
-        found = self._search(sources, sentences, request)
-        flat = [(row, candidate) for row, best in enumerate(found) for candidate in best]
-        ids = [candidate.ids for _, candidate in flat]
-        written = to_text(self.tokenizer, ids)
-        restored = [self.inputs.restored(text, sentences[row]) for text, (row, _) in zip(written, flat, strict=True)]
-        alignments: Sequence[Alignment | None] = [None] * len(flat)
-        if request.alignments:
-            edited = [self.inputs.edited(sentences[row]) for row, _ in flat]
-            columns = [edit.text for edit in edited], written, [sources[row] for row, _ in flat], ids
-            alignments = list(map(of_originals, self._aligned(columns, request.shared), edited, restored))
-        scores = [candidate.score for _, candidate in flat]
+            found = self._search(sources, sentences, request)
+            rows = [row for row, best in enumerate(found) for _ in best]
+            ids = [candidate.ids for best in found for candidate in best]
+            written = to_text(self.tokenizer, ids)
+            restored = [self.inputs.restored(text, sentences[row]) for text, row in zip(written, rows, strict=True)]
+            alignments: Sequence[Alignment | None] = [None] * len(rows)
+            if request.alignments:
+                edited = [self.inputs.edited(sentences[row]) for row in rows]
+                columns = [edit.text for edit in edited], written, [sources[row] for row in rows], ids
+                alignments = list(map(of_originals, self._aligned(columns, request.shared), edited, restored))
+        scores = [candidate.score for best in found for candidate in best]
         hypotheses = map(Hypothesis, (edit.text for edit in restored), scores, alignments)
         return [[next(hypotheses) for _ in best] for best in found]
 

@@ -105,7 +105,7 @@ def write_card(
             ends_text=has_end(run),
             shortlist=(run.folder / "model" / SHORTLIST).exists(),
             uses_shortlist=any((run.metrics.get(split) or {}).get("shortlist") for split in ("test", "valid")),
-            segmented=(run.recipe.get("tokenizer") or {}).get("kind") == "pretokenized",
+            segmented=run.setting("tokenizer", "kind") == "pretokenized",
             start=run.starts_from,
             connections=[describe_mode(mode) for mode in run.ln_modes],
             hashes="\n".join(dict.fromkeys(f"{sha}  {file_name(file)}" for file, sha in hashes)),
@@ -216,7 +216,7 @@ def _results(run: Run, table: ScoreTable) -> list[EvalResult]:
 
 def _specs(run: Run, split: str) -> list[dict[str, Any]]:
     """The corpora of a split as the recipe declares them."""
-    specs = (run.recipe.get("data") or {}).get(split) or []
+    specs = run.setting("data", split) or []
     return [spec for spec in (specs if isinstance(specs, list) else [specs]) if isinstance(spec, dict)]
 
 

@@ -8,21 +8,19 @@ band. With `tie_word_embeddings` both use the same tables, and the same maps in 
 Baevski & Auli 2019, Adaptive Input Representations for Neural Language Modeling, as in fairseq; Grave et al. 2017.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
+from .configuration_residual import ResidualConfig
 from .kernels import Dropout
 from .norms import at_least_fp32
 
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
 
-
-def bands(config: "ResidualConfig") -> list[tuple[int, int, int]]:
+def bands(config: ResidualConfig) -> list[tuple[int, int, int]]:
     """First token, number of tokens and width of each band."""
     edges = [0, *(config.adaptive_cutoffs or ()), config.vocab_size]
     widths = [int(config.d_model // config.adaptive_factor**i) for i in range(len(edges) - 1)]
@@ -57,7 +55,7 @@ class AdaptiveBand(nn.Module):
 class AdaptiveEmbedding(nn.Module):
     """Token embeddings of the bands, mapped to d_model, times `scale`. The embedding of padding is zero."""
 
-    def __init__(self, config: "ResidualConfig", scale: float):
+    def __init__(self, config: ResidualConfig, scale: float):
         super().__init__()
         self.scale = scale
         self.d_model = config.d_model
@@ -82,7 +80,7 @@ class AdaptiveEmbedding(nn.Module):
 class AdaptiveSoftmax(nn.Module):
     """Log-probabilities of all tokens, or those of labels without computing those of other bands."""
 
-    def __init__(self, config: "ResidualConfig"):
+    def __init__(self, config: ResidualConfig):
         super().__init__()
         (_, first, _), *rest = bands(config)
         self.starts = [start for start, _, _ in rest]
@@ -126,7 +124,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.to(at_least_fp32(logits.dtype)), labels, reduction="sum")
 
 
-def tied_weights(config: "ResidualConfig") -> dict[str, str]:
+def tied_weights(config: ResidualConfig) -> dict[str, str]:
     """Parameters of the softmax, and those of the embeddings with which they are tied."""
     source = "model.decoder.embed_tokens.bands"
     tied = {"lm_head.table.weight": f"{source}.0.table.weight"}

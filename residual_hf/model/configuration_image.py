@@ -15,15 +15,8 @@ STAGES = 3
 OTHER_INPUTS = (  # fields of text and speech
     *("adaptive_cutoffs", "adaptive_factor", "adaptive_softmax_dropout", "conv_channels", "conv_kernel_sizes"),
     *("final_norm", "fix_norm", "language_tags", "max_source_positions", "num_mel_bins", "output_bias"),
-    *(
-        "placeholders",
-        "position_counting",
-        "position_padding",
-        "rope_theta",
-        "scale_embedding",
-        "share_encoder_decoder_embeddings",
-    ),
-    *("source_lang", "target_lang", "term_tags", "vocab_size"),
+    *("placeholders", "position_counting", "position_padding", "reads_capitals", "rope_theta", "scale_embedding"),
+    *("share_encoder_decoder_embeddings", "source_lang", "target_lang", "term_tags", "vocab_size"),
 )
 OF_TRANSFORMERS = (  # fields that a ResNet does not have
     *("activation_function", "attention_dropout", "classifier_pooling", "embedding_norm", "encoder_ffn_dim"),

@@ -12,15 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from .search import (
-    IMPOSSIBLE,
-    Array,
-    BeamSearch,
-    Decoder,
-    SearchSettings,
-    is_any_of,
-    processed_scores,
-)
+from .search import IMPOSSIBLE, Array, BeamSearch, Decoder, SearchSettings, is_any_of, processed_scores
 
 Phrase = Sequence[Sequence[int]]
 """Alternatives of a phrase as token ids, one of which a translation must have."""

@@ -24,15 +24,12 @@ from .constraints import ConstrainedSearch, LettersAdded, Phrase, first_progress
 from .fingerprint import holds, submodules
 from .layers import SAME_ATTENTION, ResidualAttention, ResidualFeedForward
 from .length_limits import has_length_rule, length_limit
-from .prepared_decoder import prepared_decoder
+from .prepared_decoder import LayerDecoder, prepared_decoder
 from .search import Array, Decoder, SearchSettings, beam_search, greedy_search
 from .stacks import ResidualDecoder, ResidualEncoder
 from .translation_inputs import position_limit
 
-MINIMUM_LENGTH = (
-    logits_process.MinLengthLogitsProcessor,
-    logits_process.MinNewTokensLengthLogitsProcessor,
-)
+MINIMUM_LENGTH = (logits_process.MinLengthLogitsProcessor, logits_process.MinNewTokensLengthLogitsProcessor)
 PASSIVE_HOOKS = ("output_capturing_hook", "make_inputs_require_grads")
 """Hooks of `output_hidden_states` and of gradient checkpointing, which Transformers leaves in a model."""
 
@@ -69,8 +66,7 @@ pack_for_kernels: Callable[[Any, str | None], Any] = without_kernels
 def register_kernels(pack: Callable[[Any, str | None], Any]) -> None:
     """Decode with the native kernels. The package does so; a checkpoint with its own code runs without.
 
-    Args:
-        pack: gives the packed weights of a model in a precision such as "int8", None where PyTorch decodes.
+    `pack` gives the packed weights of a model in a precision such as "int8", None where PyTorch decodes.
     """
     global pack_for_kernels
     pack_for_kernels = pack
@@ -367,8 +363,7 @@ def decode(
 ) -> Any:
     """The decoding loop that `generate` calls with prepared arguments.
 
-    Args:
-        pack: gives the weights for the native kernels, None if PyTorch decodes, which a decoder alone does not.
+    `pack` gives the weights for the native kernels, None if PyTorch decodes, which a decoder alone does not.
     """
     beams = generation_config.num_beams
     prompt = input_ids[::beams]
@@ -422,15 +417,14 @@ def begin(
     if len(memory) != len(prompt):
         raise ValueError(f"decoder_input_ids: {len(prompt)} rows given for {len(memory)} sentences")
     if packed is None:
-        return prepared_decoder(model).start(memory, mask, beams)
+        return LayerDecoder(prepared_decoder(model), memory, mask, beams)
     return packed.start(memory, mask, beams, longest, token_lists)
 
 
 def search_settings(
-    generation_config: Any, prompt: Tensor, processors: Sequence[Any], length_limits: Tensor | None
+    config: Any, prompt: Tensor, processors: Sequence[Any], length_limits: Tensor | None
 ) -> SearchSettings:
-    """The rules of a search from what `generate` has prepared."""
-    config = generation_config
+    """The rules of a search from the generation config, and others that `generate` has prepared."""
     limits = torch.full((len(prompt),), config.max_length, device=prompt.device)
     if length_limits is not None:
         samples = config.num_return_sequences if config.num_beams == 1 else 1

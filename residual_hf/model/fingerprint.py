@@ -114,9 +114,7 @@ class Contents:
                 self.add({name: value for name, value in vars(module).items() if name not in OWN_PARTS})
 
     def add(self, value: Any) -> None:
-        if type(value) in PLAIN:
-            self.notes.append(value)
-        elif isinstance(value, (dict, list, tuple)):
+        if isinstance(value, (dict, list, tuple)):
             self.notes.append(tuple(value) if isinstance(value, dict) else len(value))
             for member in value.values() if isinstance(value, dict) else value:
                 if type(member) in PLAIN:

@@ -78,7 +78,8 @@ class ResidualAttention(nn.Module):
         self.out_proj = projection(config, place, "attention_output", config.d_model, config.d_model)
         self.inner = nn.ModuleDict(config.mode.inner_modules(config, place))
 
-    def _split_heads(self, name: str, states: Tensor) -> Tensor:
+    def split_heads(self, name: str, states: Tensor) -> Tensor:
+        """Queries, keys or values (batch, heads, length, head_dim) after the inner module of their slot."""
         return slot(self.inner, name, states.view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2))
 
     def _keys_and_values(
@@ -91,9 +92,9 @@ class ResidualAttention(nn.Module):
         if self.is_cross_attention and past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
             cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
             return cached.keys, cached.values
-        key = self._split_heads("key", self.k_proj(states))
+        key = self.split_heads("key", self.k_proj(states))
         key = key if rotary is None else rotate(key, rotary)
-        value = self._split_heads("value", self.v_proj(states))
+        value = self.split_heads("value", self.v_proj(states))
         if past_key_values is None:
             return key, value
         if self.is_cross_attention:
@@ -113,7 +114,7 @@ class ResidualAttention(nn.Module):
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
         """Map (batch, queries, d_model) to outputs of the same shape, attention weights, and scores if requested."""
-        query = self._split_heads("query", self.q_proj(hidden_states))
+        query = self.split_heads("query", self.q_proj(hidden_states))
         query = query if rotary is None else rotate(query, rotary)
         source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
         key, value = self._keys_and_values(source, past_key_values, rotary, kwargs)

@@ -25,16 +25,6 @@ from .kernels import Projection
 from .stacks import ENCODERS, ResidualDecoder, ResidualPreTrainedModel
 
 
-def require_stacks(model: ResidualPreTrainedModel, config: ResidualConfig, *stacks: str) -> None:
-    """Raise `ValueError` if a config does not describe a model of these stacks."""
-    if config.stacks != stacks:
-        field = "is_encoder_decoder" if len(stacks) == 2 else f"is_{stacks[0]}_only"
-        raise ValueError(
-            f"{type(model).__name__} needs a config with {field}=True, but the model of this one has "
-            f"{' and '.join(config.stacks)}"
-        )
-
-
 class ResidualModel(ResidualPreTrainedModel):
     """Encoder and decoder, or one of them alone, without output projection."""
 
@@ -53,8 +43,8 @@ class ResidualModel(ResidualPreTrainedModel):
         return self.get_submodule(self.config.token_stacks[0]).embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        first, *others = self.config.token_stacks
-        for stack in (first, *others) if self.config.share_encoder_decoder_embeddings else (first,):
+        stacks = self.config.token_stacks
+        for stack in stacks if self.config.share_encoder_decoder_embeddings else stacks[:1]:
             self.get_submodule(stack).embed_tokens = value
 
     @can_return_tuple
@@ -79,13 +69,10 @@ class ResidualModel(ResidualPreTrainedModel):
         of `input_ids`; its `attention_mask` is of frames.
         """
         if not self.config.is_encoder_decoder:
-            cached = (
-                {"past_key_values": past_key_values, "use_cache": use_cache} if self.config.is_decoder_only else {}
-            )
-            stack = self.get_submodule(self.config.stacks[0])
-            return stack(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **cached, **kwargs
-            )
+            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+            if self.config.is_encoder_only:
+                return self.encoder(**inputs, **kwargs)
+            return self.decoder(**inputs, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError("the decoder needs an input: pass decoder_input_ids, decoder_inputs_embeds or labels")
         source = input_ids if input_features is None else input_features
@@ -160,6 +147,8 @@ class ResidualLanguageModel(ResidualPreTrainedModel):
         self._tied_weights_keys = tied
         self._mark_tied_modules()
         self.post_init()
+        if self.can_generate():  # else fields that Transformers lacks are lost on loading
+            self.generation_config._from_model_config = False
 
     @property
     def output_weight(self) -> Tensor:
@@ -212,13 +201,13 @@ class ResidualLanguageModel(ResidualPreTrainedModel):
 class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixin):
     """Encoder, decoder and output projection, for translation and other sequence-to-sequence tasks."""
 
+    needed_stacks = ("encoder", "decoder")
+
     def __init__(self, config: ResidualConfig):
-        require_stacks(self, config, "encoder", "decoder")
         if config.reads_speech != (self.main_input_name == "input_features"):
             is_or_not = "one" if config.reads_speech else "none"
             raise ValueError(f"{type(self).__name__}: the config is {is_or_not} of a speech model (conv_channels)")
         super().__init__(config)
-        self.generation_config._from_model_config = False  # else fields that Transformers lacks are lost on loading
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True

@@ -18,17 +18,17 @@ from .caches import accepts_cache
 from .configuration_residual import ResidualConfig
 from .decoding import FastGenerationMixin
 from .kernels import Dropout
-from .modeling_residual import ResidualLanguageModel, ResidualModel, require_stacks, with_logits
+from .modeling_residual import ResidualLanguageModel, ResidualModel, with_logits
 from .stacks import ResidualPreTrainedModel
 
 
 class ResidualForCausalLM(ResidualLanguageModel, FastGenerationMixin):
     """A decoder without cross-attention and its output projection, for language modeling (`is_decoder_only`)."""
 
+    needed_stacks = ("decoder",)
+
     def __init__(self, config: ResidualConfig):
-        require_stacks(self, config, "decoder")
         super().__init__(config)
-        self.generation_config._from_model_config = False  # else fields that Transformers lacks are lost on loading
         self.loss_type = "ForCausalLM"  # `Trainer` does not count the first labels, which are not predicted
 
     @can_return_tuple
@@ -73,9 +73,7 @@ class ResidualForCausalLM(ResidualLanguageModel, FastGenerationMixin):
 class ResidualForMaskedLM(ResidualLanguageModel):
     """An encoder and its output projection, which predicts masked tokens (`is_encoder_only`)."""
 
-    def __init__(self, config: ResidualConfig):
-        require_stacks(self, config, "encoder")
-        super().__init__(config)
+    needed_stacks = ("encoder",)
 
     @can_return_tuple
     def forward(
@@ -96,11 +94,11 @@ class ResidualForMaskedLM(ResidualLanguageModel):
 class ResidualForSequenceClassification(ResidualPreTrainedModel):
     """An encoder and a linear map of its pooled states to classes (`is_encoder_only`)."""
 
+    needed_stacks = ("encoder",)
     Model: Any = ResidualModel
     accepts_loss_kwargs = False  # the loss is a mean over texts, which `Trainer` divides by the accumulation steps
 
     def __init__(self, config: ResidualConfig):
-        require_stacks(self, config, "encoder")
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = self.Model(config)

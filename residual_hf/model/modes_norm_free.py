@@ -7,14 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from .connections import (
-    ResidualConnection,
-    Stream,
-    StreamBoundary,
-    Sublayer,
-    SublayerPlace,
-    register_ln_mode,
-)
+from .connections import ResidualConnection, Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
 from .initialization import BareParameters
 from .norms import build_norm
 from .options import option

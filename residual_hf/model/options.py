@@ -12,30 +12,23 @@ subclass of `Settings` is also checked when it is built in Python.
 
 import difflib
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from datetime import date
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
 
-class Bound(NamedTuple):
-    """The demand of a bound on a number: a function and its sign."""
-
-    holds: Callable[[float, float], bool]
-    sign: str
-
-
-BOUNDS = {
-    "above": Bound(operator.gt, ">"),
-    "minimum": Bound(operator.ge, ">="),
-    "below": Bound(operator.lt, "<"),
-    "maximum": Bound(operator.le, "<="),
+BOUNDS = {  # comparison and sign
+    "above": (operator.gt, ">"),
+    "minimum": (operator.ge, ">="),
+    "below": (operator.lt, "<"),
+    "maximum": (operator.le, "<="),
 }
 LARGEST = {int: 2**63 - 1, float: 3.4e38}  # what C code and float32 hold
 TYPE_NAMES = {
@@ -234,7 +227,7 @@ def type_hints(cls: Any) -> dict[str, Any]:
 
 
 def _bounds(declared: Mapping[str, Any]) -> list[str]:
-    return [f"{bound.sign} {declared[name]:.10g}" for name, bound in BOUNDS.items() if declared.get(name) is not None]
+    return [f"{sign} {declared[name]:.10g}" for name, (_, sign) in BOUNDS.items() if declared.get(name) is not None]
 
 
 def _check_names(cls: type, values: Mapping[Any, Any]) -> None:
@@ -326,8 +319,8 @@ def _convert_number(value: Any, hint: Any, declared: Mapping[str, Any]) -> Any:
 
 def _is_within(value: Any, declared: Mapping[str, Any]) -> bool:
     """Whether a value has the choices and bounds that the `option` of its field declares."""
-    limits = {name: declared[name] for name in BOUNDS if declared.get(name) is not None}
-    within = all(BOUNDS[name].holds(value, limit) for name, limit in limits.items())
+    limits = [(holds, declared.get(name)) for name, (holds, _) in BOUNDS.items()]
+    within = all(limit is None or holds(value, limit) for holds, limit in limits)
     return within and value in (declared.get("choices") or (value,))
 
 

@@ -81,8 +81,7 @@ class TranslationPipeline(Pipeline):
 
         languages = taken("src_lang", "tgt_lang")
         preprocess = languages | taken("truncation")
-        results = ("return_tensors", "return_text", "return_alignments", "clean_up_tokenization_spaces")
-        postprocess = taken(*results)
+        postprocess = taken("return_tensors", "return_text", "return_alignments", "clean_up_tokenization_spaces")
         if generate_kwargs.get("max_length") is not None:
             generate_kwargs.setdefault("max_new_tokens", None)  # overrides that of the constructor
         return preprocess, languages | generate_kwargs, postprocess
@@ -100,11 +99,7 @@ class TranslationPipeline(Pipeline):
         return super().__call__(inputs, **kwargs)
 
     def preprocess(
-        self,
-        text: str,
-        src_lang: str | None = None,
-        tgt_lang: str | None = None,
-        truncation: bool | str = False,
+        self, text: str, src_lang: str | None = None, tgt_lang: str | None = None, truncation: bool | str = False
     ) -> dict[str, Any]:
         _check_text(text, "the input")
         positions, longest = self.texts.positions, self.tokenizer.model_max_length
@@ -176,9 +171,7 @@ class TranslationPipeline(Pipeline):
             if return_tensors:
                 result[f"{self.result_name}_token_ids"] = token_ids
             text = self.tokenizer.decode(
-                token_ids,
-                skip_special_tokens=True,
-                clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+                token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_tokenization_spaces
             )
             text = without_tag(text) if self.texts.tags_targets else text
             if return_text:

@@ -53,16 +53,6 @@ class PreparedDecoder:
             for layer in self.decoder.layers
         ]
 
-    def start(self, memory: Tensor, memory_mask: Tensor | None, beams: int) -> "LayerDecoder":
-        """Begin to decode.
-
-        Args:
-            memory: output of the encoder, (sentences, length, d_model).
-            memory_mask: nonzero at its tokens, (sentences, length), or None: there is no padding.
-            beams: rows per sentence that are selected; at first there is one.
-        """
-        return LayerDecoder(self, memory, memory_mask, beams)
-
 
 class PreparedAttention:
     """`ResidualAttention` for hidden states (sentences, beams, d_model)."""
@@ -76,21 +66,17 @@ class PreparedAttention:
 
     def source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the source, (sentences, heads, length, head_dim) each."""
-        states = self.key_value(memory)
-        key, value = states.view(*states.shape[:2], 2, -1, self.module.head_dim).permute(2, 0, 3, 1, 4)
-        return slot(self.module.inner, "key", key).contiguous(), slot(self.module.inner, "value", value).contiguous()
+        key, value = self.key_value(memory).chunk(2, dim=-1)
+        split_heads = self.module.split_heads
+        return split_heads("key", key).contiguous(), split_heads("value", value).contiguous()
 
     def attend_to_source(self, cache: "SourceCache", layer: int, hidden_states: Tensor, **kwargs: Any) -> Any:
-        query = self.query(hidden_states)
-        query = query.view(*query.shape[:2], -1, self.module.head_dim).transpose(1, 2)
-        query = slot(self.module.inner, "query", query)
+        query = self.module.split_heads("query", self.query(hidden_states))
         return self._attend(hidden_states, query, *cache.layers[layer], cache.mask, **kwargs)
 
     def attend_to_target(self, cache: "TargetCache", layer: int, hidden_states: Tensor, **kwargs: Any) -> Any:
-        states = self.query_key_value(hidden_states)
-        states = states.view(hidden_states.shape[0] * hidden_states.shape[1], 3, -1, 1, self.module.head_dim)
-        inner = self.module.inner
-        query, key, value = (slot(inner, name, part) for name, part in zip(ROLES, states.unbind(1), strict=True))
+        rows = self.query_key_value(hidden_states).flatten(0, 1).unsqueeze(1)  # of one token each
+        query, key, value = map(self.module.split_heads, ROLES, rows.chunk(3, dim=-1))
         return self._attend(hidden_states, query, *cache.append(layer, key, value), None, **kwargs)
 
     def _attend(
@@ -195,7 +181,13 @@ class SourceCache:
 
 
 class LayerDecoder(Decoder):
-    """A batch that is being decoded in PyTorch."""
+    """A batch that is being decoded in PyTorch.
+
+    Args:
+        memory: output of the encoder, (sentences, length, d_model).
+        memory_mask: nonzero at its tokens, (sentences, length), or None: there is no padding.
+        beams: rows per sentence that are selected; at first there is one.
+    """
 
     def __init__(self, prepared: PreparedDecoder, memory: Tensor, memory_mask: Tensor | None, beams: int):
         self.decoder, self.logits, self.beams = prepared.decoder, prepared.logits, beams

@@ -59,9 +59,16 @@ class ResidualPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
+    needed_stacks: tuple[str, ...] = ()  # those that a config for the class must have; none: any
 
     def __init__(self, config: ResidualConfig, *args: Any, **kwargs: Any):
         config.validate_residual()
+        if self.needed_stacks and config.stacks != self.needed_stacks:
+            field = "is_encoder_decoder" if len(self.needed_stacks) == 2 else f"is_{self.needed_stacks[0]}_only"
+            raise ValueError(
+                f"{type(self).__name__} needs a config with {field}=True, but the model of this one has "
+                f"{' and '.join(config.stacks)}"
+            )
         super().__init__(config, *args, **kwargs)
 
     def post_init(self) -> None:
@@ -256,9 +263,8 @@ class ResidualStack(ResidualPreTrainedModel):
             total = length if unread else length + int(past_length)
             if total > limit and not self.has_positions(position_ids):
                 raise ValueError(
-                    f"the {self.stack} received {total} tokens, but max_position_embeddings is "
-                    f"{limit}: shorten the input (truncation=True) or the output "
-                    "(max_new_tokens)"
+                    f"the {self.stack} received {total} tokens, but max_position_embeddings is {limit}: shorten the "
+                    "input (truncation=True) or the output (max_new_tokens)"
                 )
             numbers = self.number(embeddings, mask, past_length, position_ids)
             embeddings = embeddings + self.embed_positions(numbers).to(embeddings)
@@ -375,8 +381,6 @@ class ResidualDecoder(ResidualStack):
         `position_ids` (batch, length) count from 0 within each text, so that texts packed into a row are told apart
         if there is no `attention_mask`; by flash attention in a batch of one row only.
         """
-        if self.config.is_encoder_decoder and encoder_hidden_states is None:
-            raise ValueError("the decoder needs encoder_hidden_states for its cross-attention")
         embeddings = self.embed(input_ids, inputs_embeds)
         # the cache of continuous batching comes with position_ids and has no length
         past_length = past_key_values.get_seq_length() if isinstance(past_key_values, Cache) else 0
@@ -406,7 +410,8 @@ class ResidualDecoder(ResidualStack):
             kwargs["position_ids"] = position_ids  # by which flash attention tells packed texts apart
         memory: tuple[Tensor, ...] = ()
         if self.config.is_encoder_decoder:
-            assert encoder_hidden_states is not None
+            if encoder_hidden_states is None:
+                raise ValueError("the decoder needs encoder_hidden_states for its cross-attention")
             memory = (encoder_hidden_states,)
             kwargs["encoder_attention_mask"] = create_bidirectional_mask(
                 config=self.config,

@@ -144,13 +144,10 @@ def position_limit(config: Any) -> int | None:
 class TranslationInputs:
     """Encodes texts for a pair of languages as the model was trained to read them.
 
-    Args:
-        task: name of a task such as `"translation_de_to_en"`, whose languages are the default, or of `ONE_LANGUAGE`.
-
+    `task`: name of a task such as `"translation_de_to_en"`, whose languages are the default, or of `ONE_LANGUAGE`.
     `terms` gives the edits of a text that say how to translate its terms.
 
-    Raises:
-        ValueError: in all methods, for languages that the model does not support.
+    All methods raise `ValueError` for languages that the model does not support.
     """
 
     def __init__(self, config: Any, tokenizer: Any, task: str | None = None):

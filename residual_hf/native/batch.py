@@ -19,8 +19,7 @@ ROWS_PER_THREAD = CONSTANTS["ROWS_PER_THREAD"]
 class Sentences:
     """Positions of the real tokens of a padded batch when they follow each other.
 
-    Args:
-        mask: (sentences, length), nonzero at real tokens.
+    `mask`: (sentences, length), nonzero at real tokens.
     """
 
     def __init__(self, mask: Tensor):

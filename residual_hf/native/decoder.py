@@ -34,8 +34,7 @@ _packed: "WeakKeyDictionary[ResidualLanguageModel, dict[str, NativeDecoder]]" = 
 def packed_model(model: ResidualLanguageModel, dtype: str | None) -> "NativeDecoder | None":
     """A model on the kernels, packed at first use and after every change; None where PyTorch must decode.
 
-    Args:
-        dtype: as for `NativeDecoder`; "float32" and None: PyTorch decodes with models that are not of fp32.
+    `dtype`: as for `NativeDecoder`; "float32" and None: PyTorch decodes with models that are not of fp32.
     """
     chosen = dtype or "float32"
     if torch.is_autocast_enabled("cpu") or torch.get_default_device().type != "cpu":
@@ -75,8 +74,7 @@ class NativeDecoder:
             bits with a scale per output, inputs of linear maps rounded to 8 bits with a scale per row, and other
             activations in bfloat16.
 
-    Raises:
-        InputError: `missing_support` gives a reason.
+    Raises `InputError` with the reason of `missing_support`.
     """
 
     def __init__(self, model: ResidualLanguageModel, dtype: str = "float32"):
@@ -127,8 +125,7 @@ class NativeDecoder:
     ) -> Tensor:
         """States (tokens, stride) of all tokens of a batch; keys and values of each layer go to its `cache`.
 
-        Args:
-            table: of the tokens, what they attend to.
+        `table`: of the tokens, what they attend to.
         """
         tokens, positions = sentences.pack(tokens).long(), sentences.pack(positions)
         rows = len(tokens)

@@ -31,14 +31,13 @@ def dot_attention(
 ) -> Tensor:
     """dropout(softmax(scale * q k^T)) v over the keys where `mask` is true; a query without any has the output 0.
 
+    Returns (sentences, queries, heads, size).
+
     Args:
         query, key, value: (sentences, heads, rows, size).
         mask: (sentences, 1, queries, keys), or None.
         rate: of the dropout, at least 0 and below 1.
         causal: a query attends to the keys up to its own position.
-
-    Returns:
-        (sentences, queries, heads, size).
     """
     return _DotAttention.apply(query, key, value, mask, {"scale": scale, "rate": rate, "causal": causal})
 

@@ -26,8 +26,7 @@ class Image:
 
     All fields of a model's structures have 32 bits: integers, floats and addresses.
 
-    Args:
-        tensors: those that structures may point to.
+    `tensors`: those that structures may point to.
 
     Attributes:
         data: the bytes.

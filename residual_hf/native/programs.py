@@ -28,8 +28,7 @@ class StackPrograms:
         inner: for each sub-layer, what happens within it, by the name of its slot.
         score_factors: for each sub-layer, the factor on the sum of the scores of all layers so far; 0: no sum.
 
-    Raises:
-        NoKernel: a connection does something that the kernels cannot.
+    Raises `NoKernel` for a connection that does something that the kernels cannot.
     """
 
     @torch.no_grad()

@@ -76,13 +76,9 @@ class DecoderState(Decoder):
         self.logits: Tensor | None = None  # (slots, padded vocabulary)
 
     def step(self, tokens: Array) -> Tensor:
-        """Decode one token per row: logits (rows, vocabulary), which the next step overwrites.
+        """Decode the newest token of each row, (rows,): logits (rows, vocabulary), which the next step overwrites.
 
-        Args:
-            tokens: (rows,), the newest token of each row.
-
-        Raises:
-            ValueError: more steps than `max_length` or `config.max_position_embeddings`.
+        Raises `ValueError` for more steps than `max_length` or `config.max_position_embeddings`.
         """
         if self.logits is None:
             self.logits = torch.empty(self.slots, self.stack.logits.outputs, dtype=torch.float32)
@@ -91,11 +87,8 @@ class DecoderState(Decoder):
         return logits if self.listed is None else self.listed.only(logits, self.sources)
 
     def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
-        """Same as `step`, but return the `count` best next tokens of each row; all of them if there are fewer.
-
-        Returns:
-            Log probabilities in descending order and token ids, (rows, count) each.
-        """
+        """Same as `step`, but return the `count` best next tokens of each row, all of them if there are fewer:
+        log-probabilities in descending order and token ids, (rows, count) each."""
         count = min(count, self.vocabulary)
         shape = len(tokens), count
         log_probs, ids = np.empty(shape, np.float32), np.empty(shape, np.int64)

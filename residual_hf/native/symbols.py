@@ -85,7 +85,6 @@ def evaluate(graph: fx.Graph, module: nn.Module, inputs: Sequence[Any]) -> Any:
             values[node] = getattr(arguments[0], str(node.target))(*arguments[1:], **options)
         else:
             values[node] = node.target(*arguments, **options)
-    return None
 
 
 def has_symbols(value: Any) -> bool:

@@ -110,10 +110,8 @@ class Packer:
         bias = weight.new_zeros(len(weight)) if bias is None else bias
         bias = pad_to(bias.detach().float(), outputs, value=padding_bias)
         weight, empty = pad_to(weight.detach().float(), outputs, inputs), torch.empty(outputs, 0)
-        if self.dtype == "bfloat16":
-            return RoundedRows(weight.bfloat16(), bias, empty, empty)
-        if self.dtype == "float32":
-            return RoundedRows(weight, bias, empty, empty)
+        if self.dtype != "int8":
+            return RoundedRows(weight.to(getattr(torch, self.dtype)), bias, empty, empty)
         scales = weight.abs().amax(dim=1) / 127
         weight = (weight / scales.clamp(min=1e-30).unsqueeze(1)).round().to(torch.int8)
         return RoundedRows(weight, bias, scales, 128 * weight.sum(dim=1, dtype=torch.int32))

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.branch_warmup import BranchWarmup
-from residual_hf.model.connections import SUBLAYERS, ResidualConnection
+from residual_hf.model.connections import ResidualConnection
 from residual_hf.model.layers import BRANCHES
 from residual_hf.model.norms import NORM_TYPES
 from residual_hf.model.stacks import ResidualStack
@@ -146,11 +146,11 @@ def norms_of(module: nn.Module, prefix: str = "") -> dict[str, nn.Module]:
 
 
 def _ours(stack: str, number: int, layer: Any) -> Iterator[SublayerModules]:
-    for kind in SUBLAYERS[stack]:
-        branch = getattr(layer, BRANCHES[kind], None)
+    for kind, name in BRANCHES.items():
+        branch = getattr(layer, name, None)
         if branch is None:
             continue
-        connection = getattr(layer, f"{BRANCHES[kind]}_residual")
+        connection = getattr(layer, f"{name}_residual")
         norms = norms_of(connection)
         after = layer if connection.place.is_last_in_layer else connection  # a layer of a ResNet may leave out pixels
         yield SublayerModules(stack, number, kind, [branch], norms, connection, after, layer.branch_warmup)

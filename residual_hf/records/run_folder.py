@@ -78,7 +78,7 @@ class Run:
 
     def setting(self, section: str, name: str) -> Any:
         """A value of the recipe; None if it has none."""
-        return self.recipe.get(section, {}).get(name)
+        return (self.recipe.get(section) or {}).get(name)
 
     @property
     def predicts_tags(self) -> bool:
@@ -100,7 +100,7 @@ class Run:
     @property
     def starts_from(self) -> str | None:
         """The model that the run started from, a folder or a name on the Hub; None for random weights."""
-        return (self.recipe.get("model") or {}).get("from")
+        return self.setting("model", "from")
 
     @property
     def ln_modes(self) -> list[str]:
@@ -114,7 +114,7 @@ class Run:
     def directions(self) -> list[tuple[str, str]]:
         """Pairs (source, target) of languages that the model was trained on."""
         pairs = [(corpus.source_lang, corpus.target_lang) for corpus in self.record.data.train]
-        if (self.recipe.get("data") or {}).get("bidirectional"):
+        if self.setting("data", "bidirectional"):
             pairs = [direction for pair in pairs for direction in (pair, pair[::-1])]
         return list(dict.fromkeys((source, target) for source, target in pairs if source and target))
 
@@ -123,9 +123,9 @@ class Run:
         translations, references = (
             list(iter_lines(self.folder / f"{split}.{name}.txt")) for name in ("hypotheses", "references")
         )
-        data, start = self.recipe.get("data") or {}, 0
-        for corpus in getattr(self.record.data, split) if data.get("pretokenized") else ():
-            for language in (corpus.target_lang, corpus.source_lang)[: 1 + bool(data.get("bidirectional"))]:
+        start, both = 0, bool(self.setting("data", "bidirectional"))
+        for corpus in getattr(self.record.data, split) if self.setting("data", "pretokenized") else ():
+            for language in (corpus.target_lang, corpus.source_lang)[: 1 + both]:
                 rows = slice(start, start := start + (corpus.pairs or 0))
                 translations[rows] = detokenize(translations[rows], language)
         return translations, references

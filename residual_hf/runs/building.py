@@ -12,19 +12,19 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.processes import this_process
+from residual_hf.checkpoint_checks import target_size
 from residual_hf.data.language_names import adds_codes, begins_with_code, codes_of, target_code, variants
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.model.norms import NORM_TYPES, DynamicTanh
-from residual_hf.model.translation_inputs import separate_target_vocabulary
 from residual_hf.training.lora import add_lora, matching
 from residual_hf.training.training_settings import TrainingSettings
 
 from .recipe import Recipe
 from .trial import split_update
-from .warm_start import RATES, Start, load_start, start_config, with_vocabulary
+from .warm_start import RATES, Start, load_start, start_config, tokens_of, with_vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +46,8 @@ def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict
         size = max(size, 1 + max(codes_of(tokenizer).values()))  # M2M100 does not count its codes
         first = first if begins_with_code(tokenizer) else code
     vocabulary: dict[str, Any] = {"vocab_size": size, "decoder_vocab_size": size}
-    target = separate_target_vocabulary(tokenizer)
-    target_size = getattr(tokenizer, "target_vocab_size", None) if target is None else len(target)
-    if target_size is not None and tokenizer.get_vocab() != (target or tokenizer.target_tokenizer.get_vocab()):
-        vocabulary |= {"decoder_vocab_size": target_size, "share_encoder_decoder_embeddings": False}
+    if tokens_of(tokenizer, "source") != tokens_of(tokenizer, "target"):
+        vocabulary |= {"decoder_vocab_size": target_size(tokenizer), "share_encoder_decoder_embeddings": False}
     several = recipe.data.language_tags is not None
     return vocabulary | {
         "source_lang": None if several else recipe.source_lang,

@@ -43,7 +43,6 @@ PAIRS = 20_000
 TOKENS = {"cpu": 1024, "cuda": 4096}
 FEWEST_UPDATES = 24
 """Updates of the short training, if the time is too short for more."""
-FEWEST_FIRST = 3
 FINALISTS = 2
 
 
@@ -138,8 +137,7 @@ class Check:
 
     def seconds_per_update(self) -> float:
         """Time of an update; halves the batches until the fewest updates of one mode take at most 20 s."""
-        corpus = self.corpus.corpora["train"]
-        longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
+        longest = int(self.corpus.corpora["train"].longest.max())
         while True:
             self.train(model := self.model(None), [self.settings.lr * 1e-3])
             started = time.perf_counter()
@@ -152,7 +150,7 @@ class Check:
     def choose(self, own: str, seconds: float, per_update: float) -> tuple[list[str], list[str]]:
         """Modes that were trained for a few updates, as many as the time allows, and the best of them."""
         names = sorted(set(LN_MODES) - {own})
-        updates = max(FEWEST_FIRST, int(seconds / per_update / len(names)))
+        updates = max(3, int(seconds / per_update / len(names)))
         rates = [self.settings.lr * (i + 1) / updates for i in range(updates)]
         random.Random(self.settings.seed).shuffle(names)
         started = time.perf_counter()

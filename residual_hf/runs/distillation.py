@@ -20,7 +20,7 @@ from residual_hf.data.multilingual import directions
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import given_tokenizer
 from residual_hf.data.text_files import iter_lines, one_line
-from residual_hf.data.tokenizer import reads_segmented_text, spaced, target_backend
+from residual_hf.data.tokenizer import backend_of, reads_segmented_text, spaced
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.generation.stream import translate_file
 from residual_hf.generation.translator import Translator
@@ -140,7 +140,7 @@ def with_subwords(load_teacher: Callable[[], Translator]) -> Translator:
     """A teacher, which translates segmented text to segmented text if it reads such text."""
     teacher = load_teacher()
     if reads_segmented_text(teacher.tokenizer):
-        target_backend(teacher.tokenizer).decoder = spaced()
+        backend_of(teacher.tokenizer, "target").decoder = spaced()
     return teacher
 
 

@@ -21,18 +21,6 @@ from .warm_start import Start, load_start
 
 logger = logging.getLogger(__name__)
 
-MORE_TOKENS = 1.25
-"""Tokens of a side in the vocabulary of the model, over those in a new one, from which the new one is better."""
-UNKNOWN = 0.001
-"""Share of unknown tokens from which a new vocabulary is better."""
-BYTES = 16
-"""For each trained parameter: weight, gradient and the two moments of Adam, in fp32."""
-RATES = {512: 1e-3, 1024: 5e-4}
-"""The learning rate for models narrower than this that learn a language."""
-RATE_OF_WIDE = 1e-4
-KNOWN_LANGUAGES, ADAPTERS = 1 / 5, 5
-"""Factors of that rate: for text in the languages of the model, and for adapters."""
-
 
 @dataclass(frozen=True)
 class FineTuning:
@@ -110,23 +98,26 @@ def propose(name: str, languages: tuple[str, str], data: DataSettings, sample: P
         raise InputError(f"--from: {name}: its {type(start.tokenizer).__name__} has no code for one of the languages")
     total = sum(p.numel() for p in model.parameters())
     tables = {id(p): p.numel() for p in (*model.model.encoder.embed_tokens.parameters(), *model.lm_head.parameters())}
-    lora = BYTES * total > memory() / 2
+    lora = 16 * total > memory() / 2  # bytes of weights, gradients and the two moments of Adam, in fp32
     most_is_tables = tokenizer is not None and 2 * sum(tables.values()) > total
-    lr = next((rate for width, rate in RATES.items() if config.d_model < width), RATE_OF_WIDE)
+    lr = 1e-3 if config.d_model < 512 else 5e-4 if config.d_model < 1024 else 1e-4
     tags = language_tags(start.tokenizer)
     known = [config.target_lang] if config.target_lang else [*tags] or [languages[1]]
     if tokenizer is not None and variants(languages[1], known):
-        lr *= KNOWN_LANGUAGES
+        lr /= 5
     freeze = ("*embed_tokens*",) if most_is_tables and not lora and adds_codes(tokenizer) else ()
-    return FineTuning(name, start, tokenizer, lora, freeze, lr * ADAPTERS if lora else lr)
+    return FineTuning(name, start, tokenizer, lora, freeze, 5 * lr if lora else lr)
 
 
 def serves(tokenizer: Any, sample: ParallelCorpus, new: Any) -> bool:
-    """Whether the vocabulary of a model serves for text as well as a new one would."""
+    """Whether the vocabulary of a model serves for text as well as a new one would.
+
+    Of each side, at most 0.1 % of its tokens are unknown, and they are at most a quarter more than those of the new.
+    """
     encoded = [encode([sample], each).arrays for each in (tokenizer, new)]
     for side in ("source_ids", "target_ids"):
         own, other = (arrays[side] for arrays in encoded)
-        if np.sum(own == tokenizer.unk_token_id) > UNKNOWN * len(own) or len(own) > MORE_TOKENS * len(other):
+        if np.sum(own == tokenizer.unk_token_id) > 0.001 * len(own) or len(own) > 1.25 * len(other):
             return False
     return True
 

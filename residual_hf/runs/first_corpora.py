@@ -13,7 +13,7 @@ from residual_hf.base.names import check_model_files, model_folder
 from residual_hf.data.data_settings import PAIR_FILES, SPLITS, CorpusSpec
 from residual_hf.data.language_names import code_given
 from residual_hf.data.pair_formats import LANGUAGE, languages_in, with_lower_language, without_regions
-from residual_hf.data.pair_reader import PairReader, check_files, check_paths
+from residual_hf.data.pair_reader import PairReader, check_paths
 from residual_hf.data.pair_rows import HEADERS, same_language
 from residual_hf.data.text_files import uncompressed_name
 
@@ -64,7 +64,6 @@ def first_corpora(
     else:
         other = given[in_pairs.index(False)]
         raise InputError(f"source: {other} given among {len(given)} files, must be a file of {', '.join(PAIR_FILES)}")
-    check_files(specs)
     languages = languages_of(specs[0], source_lang, target_lang)
     if languages[0] == languages[1]:
         raise InputError(f"--target-lang: {languages[1]!r} given, must differ from the source language")

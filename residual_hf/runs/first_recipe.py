@@ -33,9 +33,6 @@ from .trial import Trial, measure
 TEMPLATE = Path(__file__).with_name("first_recipe.yaml.jinja")
 SAMPLE = 20_000
 """Pairs to train a tokenizer on, which measures the length of sentences in tokens."""
-MOST_EPOCHS = 60
-FEW = 10_000
-"""Training pairs; with less, a model does not generalize to other sentences."""
 LONG = 24 * 3600
 """Seconds on a CPU that are worth a warning."""
 KEPT = 4
@@ -97,7 +94,7 @@ class Plan:
     @property
     def warnings(self) -> list[str]:
         found = [f"the text: {fault}" for fault in self.faults]
-        if self.split.train < FEW and self.start is None:
+        if self.split.train < 10_000 and self.start is None:
             found.append(
                 f"{self.split.train:,} training pairs are too few for a model that translates new text; "
                 "add text, or start from a trained model (--from, docs/low_resource.md)"
@@ -234,7 +231,7 @@ def fit_to(size: Size, sample: ParallelCorpus, pairs: int, kind: str) -> tuple[S
     if pairs <= SAMPLE:  # the text may be too small for more entries
         size = replace(size, vocab_size=min(size.vocab_size, len(tokenizer)))
     tokens = mean_tokens(tokenizer, sample)
-    most = max(1000, round(MOST_EPOCHS * pairs * tokens / size.tokens_per_update, -3))
+    most = max(1000, round(60 * pairs * tokens / size.tokens_per_update, -3))  # 60 epochs
     return replace(size, max_updates=int(min(size.max_updates, most))), tokens, tokenizer
 
 

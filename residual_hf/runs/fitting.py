@@ -37,9 +37,6 @@ from .resuming import tokenizer_hashes
 
 logger = logging.getLogger(__name__)
 
-LONGEST_SAMPLE = 500
-"""Characters; an untrained model repeats itself up to the length limit."""
-
 
 class Interrupted(KeyboardInterrupt):
     """Training was stopped by the user; it can be resumed from a checkpoint."""
@@ -81,7 +78,8 @@ class Validation:
         if this_process().is_main_process:
             for row in self.samples:
                 texts = dict(zip(("source", "reference"), self.pairs[row], strict=True), translation=translations[row])
-                lines = [f"  {name + ':':<12} {text[:LONGEST_SAMPLE]}" for name, text in texts.items()]
+                # an untrained model repeats itself up to the length limit
+                lines = [f"  {name + ':':<12} {text[:500]}" for name, text in texts.items()]
                 logger.info("validation sentence %d\n%s", self.rows[row] + 1, "\n".join(lines))
         return mean_figures(self.scorers, translations)
 

@@ -40,8 +40,6 @@ RESERVE = 0.1
 """Share of a GPU's memory to leave free."""
 TOKENS = {"cpu": 1024, "cuda": 8192}
 """Batch size of a trial."""
-FEWEST = 2
-"""Updates after the first one, which also allocates memory."""
 
 
 def tokens_that_fit(
@@ -266,9 +264,9 @@ def measure(recipe: Recipe, model: ResidualForConditionalGeneration, width: int,
 
     with accelerated(model, settings.precision):
         kept = bytes_kept_for_backward(backward) / (rows * width)
-        begun = now = update()
+        begun = now = update()  # which also allocates memory
         updates = 0
-        while updates < FEWEST or now - started < seconds:
+        while updates < 2 or now - started < seconds:
             now = update()
             updates += 1
     memory = None

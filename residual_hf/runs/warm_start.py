@@ -13,10 +13,11 @@ from transformers import PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError, input_errors
 from residual_hf.checkpoint import load_checkpoint
+from residual_hf.checkpoint_checks import target_size
 from residual_hf.conversion.change_mode import change_ln_mode
 from residual_hf.conversion.fold import refuse_untied
 from residual_hf.conversion.transformers_models import OF_PIPELINES, from_transformers
-from residual_hf.data.tokenizer import target_backend
+from residual_hf.data.tokenizer import backend_of
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -130,7 +131,7 @@ def with_vocabulary(
     """
     model, old, new = start.model, start.tokenizer, tokenizer
     made = type(model)(config)
-    known, wanted = ({s: vocabulary(t, s)[1].items() for s in ("source", "target")} for t in (old, new))
+    known, wanted = ({side: tokens_of(each, side).items() for side in ("source", "target")} for each in (old, new))
     if config.adaptive_cutoffs and known != wanted:
         raise InputError("tokenizer: another vocabulary, must be that of model.from, whose adaptive_cutoffs sort it")
     extended = [side for side in known if known[side] <= wanted[side]]  # tags may have been added
@@ -156,30 +157,25 @@ def with_vocabulary(
     return made
 
 
-def vocabulary(tokenizer: Any, side: str) -> tuple[Any, dict[str, int]]:
-    """The `tokenizers.Tokenizer` of a side, `"source"` or `"target"`, and its tokens with their ids.
-
-    A tokenizer written in Python, such as Marian's, has no `tokenizers.Tokenizer`.
-    """
-    if not hasattr(tokenizer, "backend_tokenizer"):
+def tokens_of(tokenizer: Any, side: str) -> dict[str, int]:
+    """The tokens of a side, `"source"` or `"target"`, with their ids."""
+    if (backend := backend_of(tokenizer, side)) is None:
         target = separate_target_vocabulary(tokenizer) if side == "target" else None
-        return None, target or tokenizer.get_vocab()
-    backend, size = tokenizer.backend_tokenizer, len(tokenizer)
-    if side == "target":
-        backend, size = target_backend(tokenizer), getattr(tokenizer, "target_vocab_size", size)
-    return backend, {token: row for token, row in backend.get_vocab().items() if row < size}
+        return target or tokenizer.get_vocab()
+    size = target_size(tokenizer) if side == "target" else len(tokenizer)
+    return {token: row for token, row in backend.get_vocab().items() if row < size}
 
 
 def _pieces(old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, side: str) -> dict[int, list[int]]:
     """For the id of each token of a new vocabulary, its ids in the old one; empty if it is unknown."""
-    (backend, known), (own, tokens) = vocabulary(old, side), vocabulary(new, side)
+    backend, known, tokens = backend_of(old, side), tokens_of(old, side), tokens_of(new, side)
     special = {
         getattr(new, name): getattr(old, f"{name}_id")
         for name in ("bos_token", "pad_token", "eos_token", "unk_token")
         if getattr(new, name) is not None and getattr(old, name) is not None
     }
     unknown, added = old.unk_token_id, new.get_added_vocab()
-    before, now = alphabet(backend, known), alphabet(own, tokens)
+    before, now = alphabet(backend, known), alphabet(backend_of(new, side), tokens)
 
     def divide(token: str) -> list[int]:
         if token in special:

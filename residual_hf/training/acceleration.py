@@ -27,7 +27,7 @@ from residual_hf.model.stacks import ResidualPreTrainedModel
 from residual_hf.native import autograd, library, multiplies_bf16, products
 from residual_hf.native.dot_attention import dot_attention, fits
 
-from .fusion import JoinedConnection, is_served, rate_of
+from .fusion import JoinedConnection, is_plain, is_served, rate_of
 
 logger = logging.getLogger(__name__)
 
@@ -106,27 +106,20 @@ def cpu_precision(precision: str) -> str:
     return "fp32"
 
 
-def is_plain(module: nn.Module, values: Tensor) -> bool:
-    """Whether PyTorch must compute what kernels would."""
-    tensors = (values, *module.parameters(recurse=False))
-    others = any(tensor.dtype != torch.float32 or not tensor.is_cpu for tensor in tensors)
-    return others or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
-
-
 def dropout(module: nn.Dropout, values: Tensor) -> Tensor:
-    if is_plain(module, values):
+    if is_plain([values]):
         return nn.Dropout.forward(module, values)
     return autograd.dropout(values, rate_of(module))
 
 
 def linear(module: nn.Linear, inputs: Tensor) -> Tensor:
-    if is_plain(module, inputs):
+    if is_plain([inputs, *module.parameters()]):
         return nn.Linear.forward(module, inputs)
     return products.linear_bf16(inputs, module.weight, module.bias)
 
 
 def depth_attention(module: Any, members: Stream) -> Tensor:
     norm = module.norm
-    if is_plain(module, members[0]) or is_changed(norm) or any(v.shape != members[0].shape for v in members):
+    if is_plain([members[0], module.query]) or is_changed(norm) or any(v.shape != members[0].shape for v in members):
         return module.attend(members)
     return autograd.depth_attention(members, norm.weight * module.query, norm.eps)

@@ -53,15 +53,9 @@ class EvaluationSummary(TrainerCallback):
     """Logs the best evaluation so far, draws the learning curve, and warns of a BLEU of 0 and of long evaluations.
 
     Args:
-        picture: file of the learning curve, which needs matplotlib; drawn at most once in `PICTURE_SECONDS`, and at
-            the end.
+        picture: file of the learning curve, which needs matplotlib; drawn at most once in ten seconds, and at the end.
         metric: of the best checkpoint.
     """
-
-    PICTURE_SECONDS = 10.0
-    LARGEST_SHARE = 0.1
-    WARN_AT, ZERO = 3, 0.05
-    """The evaluation until which BLEU should be above zero."""
 
     def __init__(self, picture: Path, metric: str):
         self.picture, self.metric = picture, metric
@@ -78,7 +72,7 @@ class EvaluationSummary(TrainerCallback):
         if not state.is_world_process_zero or not metrics:
             return
         scores = [entry["eval_bleu"] for entry in state.log_history if "eval_bleu" in entry]
-        if "eval_bleu" in metrics and len(scores) == self.WARN_AT and max(scores) < self.ZERO:
+        if "eval_bleu" in metrics and len(scores) == 3 and max(scores) < 0.05:
             logger.warning(
                 "validation BLEU is still 0 at update %d. If the NLL falls, check that source and target are aligned "
                 "line by line, that evaluation.tokenize fits the target language, and that the warm-up is over "
@@ -90,7 +84,7 @@ class EvaluationSummary(TrainerCallback):
         step, best = min(evaluations(state.log_history, self.metric).items(), key=lambda entry: entry[1])
         shown = figure(metrics[name]), figure(abs(best))
         logger.info("%s %s, best %s at update %d", self.metric, *shown, step)
-        if time.monotonic() - self.last_picture >= self.PICTURE_SECONDS:
+        if time.monotonic() - self.last_picture >= 10:
             self._draw(state)
         self._advise()
 
@@ -106,7 +100,7 @@ class EvaluationSummary(TrainerCallback):
     def _advise(self) -> None:
         now = time.monotonic()
         spent, total = now - self.last_update, now - self.last_evaluation
-        if not self.advised and spent > max(self.LARGEST_SHARE * total, 10):
+        if not self.advised and spent > max(0.1 * total, 10):
             logger.warning(
                 "evaluation took %s, %.0f%% of the time since the last one; to reduce it, raise training.eval_every "
                 "or lower eval_sentences or eval_beams",

@@ -51,11 +51,8 @@ logger = logging.getLogger(__name__)
 SPIKES = "spikes"
 SAMPLE = 4096
 """Entries of a weight, evenly spaced, of which the update is measured."""
-MOST_SPIKES = 10
-"""Spikes whose batches are kept."""
 QUIET = 20
 """Updates without a spike after which the next one is a new alert."""
-BF16_BITS = 8
 
 
 @dataclass(frozen=True)
@@ -97,8 +94,8 @@ class DiagnosticsCallback(TrainerCallback):
 
     Args:
         folder: receives the file and, for each alert, `spikes/update-N` with `alert.json` and `batch-RANK.pt` (the
-            batches of a process and the state of its random generators before them). A run that resumes continues the
-            file.
+            batches of a process and the state of its random generators before them); the last ten are kept. A run that
+            resumes continues the file.
         every: updates between measurements of activations and updates of weights.
         log: receives a summary of the measurements after each log entry, for trackers: `trainer.log`.
 
@@ -337,7 +334,7 @@ class DiagnosticsCallback(TrainerCallback):
             torch.save({"batches": batches, "random_states": update.random_states}, path)
         if rank == 0:
             write_json(folder / "alert.json", asdict(alert))
-            for old in spikes(self.folder)[:-MOST_SPIKES]:
+            for old in spikes(self.folder)[:-10]:
                 shutil.rmtree(old)
         return folder
 
@@ -353,8 +350,8 @@ def spikes(folder: Path) -> list[Path]:
 
 
 def bits_in_bf16(share: float) -> float:
-    """Bits of a branch with this share that remain if it is added to the shortcut in bf16."""
-    return BF16_BITS + (math.log2(share / (1 - share)) if 0 < share < 1 else math.copysign(math.inf, share - 0.5))
+    """Bits of a branch with this share that remain of 8 if it is added to the shortcut in bf16."""
+    return 8 + (math.log2(share / (1 - share)) if 0 < share < 1 else math.copysign(math.inf, share - 0.5))
 
 
 def random_states() -> list[Tensor]:

@@ -11,8 +11,6 @@ from transformers import TrainerCallback
 
 MINIMUM_LOSS_SCALE = 1e-4
 """fairseq's `min_loss_scale`."""
-MARGIN = 0.5
-"""Nats by which the loss must rise to have diverged: a small loss doubles easily."""
 
 
 class TrainingDivergedError(RuntimeError):
@@ -22,10 +20,11 @@ class TrainingDivergedError(RuntimeError):
 class DivergenceGuard(TrainerCallback):
     """Raises `TrainingDivergedError` if a logged loss is not finite, or above `factor` times the lowest one so far.
 
-    The second needs a rise of `MARGIN` at least. With `factor` 0, and for evaluations, the loss only has to be finite.
-    The loss is `nll` if it is logged, `loss` otherwise. With fp16 an infinite gradient norm is normal:
-    `GradScaler` skips that update and halves its scale. Then a logged `loss_scale` below `MINIMUM_LOSS_SCALE` stops
-    the run. Works with any `Trainer`; one that does not log `loss_scale` is not stopped by overflows in fp16.
+    The second needs a rise of 0.5 nats at least: a small loss doubles easily. With `factor` 0, and for evaluations,
+    the loss only has to be finite. The loss is `nll` if it is logged, `loss` otherwise. With fp16 an infinite gradient
+    norm is normal: `GradScaler` skips that update and halves its scale. Then a logged `loss_scale` below
+    `MINIMUM_LOSS_SCALE` stops the run. Works with any `Trainer`; one that does not log `loss_scale` is not stopped by
+    overflows in fp16.
     """
 
     def __init__(self, factor: float = 0.0):
@@ -68,7 +67,7 @@ class DivergenceGuard(TrainerCallback):
             return f"the loss scale of fp16 is {scale:g}, below {MINIMUM_LOSS_SCALE:g}; bf16 and fp32 do not overflow"
         name = "nll" if "nll" in logs else "loss"
         lowest = min((entry[name] for entry in history if name in entry), default=math.inf)
-        if self.factor and logs.get(name, 0.0) > max(self.factor * lowest, lowest + MARGIN):
+        if self.factor and logs.get(name, 0.0) > max(self.factor * lowest, lowest + 0.5):
             return f"{name} is {logs[name]:.3f} and was {lowest:.3f}: above divergence_factor {self.factor:g}"
         return None
 

@@ -5,7 +5,7 @@ users: `norm(u + dropout(f(z)))`, `u + dropout(f(z))` and `weighted_sums` are re
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -47,18 +47,22 @@ class JoinedConnection:
             self.run = type(fx.GraphModule(connection, graph)).forward
 
     def fits(self, connection: ResidualConnection, stream: Stream, sublayer: Sublayer) -> bool:
-        """Whether the kernels can be used: not for other types, autocast, compilation and changed modules."""
+        """Whether the kernels can be used: not after changes of the modules."""
         now = attributes(connection)
         return not (
-            any(x.dtype != torch.float32 or not x.is_cpu for x in stream)
+            is_plain(stream)
             or (len(stream), sublayer.factor is not None) != (self.size, self.is_warming)
             or type(sublayer.dropout) is not Dropout
-            or torch.is_autocast_enabled("cpu")
-            or torch.compiler.is_compiling()
             or any(is_changed(module) for module in (connection, sublayer.dropout, *self.children))
             or list(connection.children()) != self.children
             or any(now.get(name) is not value for name, value in self.attributes.items())
         )
+
+
+def is_plain(tensors: Iterable[Tensor]) -> bool:
+    """Whether PyTorch must compute what kernels would: of other types, on other devices, or in other modes."""
+    others = any(tensor.dtype != torch.float32 or not tensor.is_cpu for tensor in tensors)
+    return others or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
 
 
 def attributes(connection: ResidualConnection) -> dict[str, Any]:

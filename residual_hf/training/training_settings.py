@@ -17,7 +17,6 @@ from residual_hf.model.options import option
 
 from .schedules import ScheduleSettings
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # tf32: fp32 with TF32 matrix products; bf16, fp16: autocast
 LOSSES = ("nll", "loss")
 METRICS = {**dict.fromkeys((*LOSSES, *ERROR_RATES), False), **dict.fromkeys((*FIGURES, *ROUGE), True)}
 """Whether greater is better."""
@@ -124,7 +123,7 @@ class TrainingSettings(ScheduleSettings):
     simcut_rate: float = option(0.05, above=0, below=1, help="share of embeddings that SimCut drops")
     precision: str = option(
         "fp32",
-        choices=PRECISIONS,
+        choices=("fp32", "tf32", "bf16", "fp16"),  # tf32: fp32 with TF32 matrix products
         help="`bf16`, `fp16`: autocast; on a CPU with AMX or AVX512_BF16, `bf16` rounds the operands of linear layers "
         "and of the loss; on other CPUs it is fp32",
     )

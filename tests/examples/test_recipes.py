@@ -116,8 +116,9 @@ class Vocabulary:
 
     def __init__(self, recipe):
         self.size = recipe.tokenizer.vocab_size
-        self.target_vocab_size = None if recipe.tokenizer.joint else self.size
-        self.target_tokenizer = SimpleNamespace(get_vocab=lambda: {"target": 0})
+        if not recipe.tokenizer.joint:
+            self.target_vocab_size = self.size
+            self.target_tokenizer = SimpleNamespace(get_vocab=lambda: {"target": 0})
 
     def get_vocab(self):
         return {"source": 0}

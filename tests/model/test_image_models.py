@@ -152,6 +152,7 @@ def test_gradients_are_the_same_with_checkpointing():
         ({"encoder_layers": 5}, "encoder_layers must be 9 in a ResNet of depth 20, not 5"),
         ({"position_embedding_type": "sinusoidal"}, "position_embedding_type must be 'none' in a ResNet"),
         ({"vocab_size": 100}, "vocab_size: 100 given"),
+        ({"reads_capitals": True}, "reads_capitals: True given"),
         ({"decoder_layers": 2}, "decoder_layers: 2 given"),
         ({"architecture": "vit", "depth": 20}, "depth: 20 given"),
         ({"architecture": "vit", "patch_size": 5}, "patch_size must divide image_size 32, not 5"),

@@ -24,11 +24,10 @@ export class Texts {
     return tag?.index === 0 ? text.slice(tag[0].length).replace(/^ /, "") : text;
   }
 
-  // [start, end] of placeholders, addresses and tags, in order.
+  // The places of placeholders, addresses and tags, in order.
   wholes(text) {
     const { RUN, MARKUP } = this.patterns;
-    const found = [RUN, MARKUP].flatMap((pattern) => [...text.matchAll(pattern)]);
-    return found.map((match) => [match.index, match.index + match[0].length]).sort((a, b) => a[0] - b[0]);
+    return [RUN, MARKUP].flatMap((pattern) => places(pattern, text)).sort((a, b) => a[0] - b[0]);
   }
 
   // The edits of a text as the model reads it.
@@ -72,7 +71,7 @@ export class Texts {
   }
 
   #middleEnd(pattern, text) {
-    const ends = [...text.matchAll(pattern)].map((match) => match.index + match[0].length).filter((end) => end < text.length);
+    const ends = places(pattern, text).map(([, end]) => end).filter((end) => end < text.length);
     const distance = (end) => Math.abs(end - (text.length >> 1));
     return ends.sort((a, b) => distance(a) - distance(b))[0];
   }
@@ -108,10 +107,9 @@ export class Texts {
     const edits = [...taken];
     let place = 0;
     for (const [start, end] of [...kept.sort(inOrder), [text.length, text.length]]) {
-      for (const word of text.slice(place, start).matchAll(this.patterns.LETTERS)) {
-        const at = place + word.index;
-        const fresh = change(word[0], at);
-        if (fresh !== word[0]) edits.push([at, at + word[0].length, fresh]);
+      for (const [at, to, word] of places(this.patterns.LETTERS, text.slice(place, start))) {
+        const fresh = change(word, place + at);
+        if (fresh !== word) edits.push([place + at, place + to, fresh]);
       }
       place = end;
     }
@@ -119,7 +117,7 @@ export class Texts {
   }
 
   #spans(text) {
-    return [...text.matchAll(this.patterns.SPAN)].map((match) => [match.index, match.index + match[0].length, match[0]]);
+    return places(this.patterns.SPAN, text);
   }
 
   #masked(text) {
@@ -132,16 +130,14 @@ export class Texts {
     const spans = new Map(edits.map(([start, end, token]) => [token, source.slice(start, end)]));
     const left = {};
     for (const [, , token] of edits) left[token] = (left[token] ?? 0) + 1;
-    return [...translation.matchAll(this.patterns.TOKEN)].map(({ index, 0: token }) => {
+    return places(this.patterns.TOKEN, translation).map(([start, end, token]) => {
       left[token] = (left[token] ?? 0) - 1;
-      const end = index + token.length;
-      return left[token] < 0 ? removal(translation, index, end) : [index, end, spans.get(token)];
+      return left[token] < 0 ? removal(translation, start, end) : [start, end, spans.get(token)];
     });
   }
 
   #withoutEmoji(text) {
-    const runs = [...text.matchAll(this.patterns.EMOJI_RUN)];
-    const edits = runs.map(({ index, 0: run }) => this.#without(text, index, index + run.length));
+    const edits = places(this.patterns.EMOJI_RUN, text).map(([start, end]) => this.#without(text, start, end));
     return /[\p{L}\p{N}]/u.test(edited(text, edits)) ? edits : [];
   }
 
@@ -170,9 +166,9 @@ export class Texts {
       }
       const wanted = ((end + shift) / read) * translation.length;
       const beforeMark = source.slice(end, end + 1).trim() && !taken.endsWith(" ") && !fresh;
-      const words = [...translation.matchAll(this.patterns[beforeMark ? "BARE_WORD" : "WORD"])];
+      const words = places(this.patterns[beforeMark ? "BARE_WORD" : "WORD"], translation);
       const spans = this.#spans(translation); // a word may end within a tag or a placeholder
-      const ends = words.map((word) => word.index + word[0].length).filter((end) => !spans.some(([a, b]) => a < end && end < b));
+      const ends = words.map(([, end]) => end).filter((end) => !spans.some(([a, b]) => a < end && end < b));
       let [place = 0] = ends.sort((a, b) => Math.abs(a - wanted) - Math.abs(b - wanted));
       place += /^\p{M}*/u.exec(translation.slice(place))[0].length; // the vowel of its last letter
       const replaces = fresh === " " && translation[place] === " ";
@@ -189,6 +185,11 @@ export function edited(text, edits) {
     place = end;
   }
   return result + text.slice(place);
+}
+
+// [start, end, part] of the matches of a pattern, in order.
+function places(pattern, text) {
+  return [...text.matchAll(pattern)].map(({ index, 0: part }) => [index, index + part.length, part]);
 }
 
 // The edit that removes a part of a text, and the space behind it if there is one before it.

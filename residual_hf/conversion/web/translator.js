@@ -131,11 +131,10 @@ export class Translator {
 
   #targetOf(language) {
     const { targets } = this.model;
-    if (language === undefined && targets.length > 1) {
-      throw new RangeError(`to: missing, must be one of ${this.languages.targets.join(", ")}`);
-    }
-    const found = language === undefined ? targets[0] : targets.find((target) => target.language === language);
-    if (!found) throw new RangeError(`to: ${language} given, must be one of ${this.languages.targets.join(", ")}`);
+    if (language === undefined && targets.length === 1) return targets[0];
+    const given = language === undefined ? "missing" : `${language} given`;
+    const found = targets.find((target) => target.language === language);
+    if (!found) throw new RangeError(`to: ${given}, must be one of ${this.languages.targets.join(", ")}`);
     return found;
   }
 }
