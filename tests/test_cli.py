@@ -353,16 +353,26 @@ def test_modes_are_listed_without_slow_imports_and_a_pipe_gets_no_progress_bars(
     assert "GOMP_SPINCOUNT = '3000'" in openmp  # but not at once
 
 
+SCRIPT = """
+from residual_hf_cli import main
+from residual_hf.cli import script_parser
+
+def run(options):
+    print("ж")
+
+raise SystemExit(main([], script_parser("", lambda parser: parser.set_defaults(loads=False), run)))
+"""
+
+
 def test_output_is_utf_8_in_every_locale():
-    script = "from residual_hf_cli import main\nmain(['modes'])\nprint('ж')"
     environment = os.environ | {"PYTHONIOENCODING": "cp1252"}
-    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment)
-    assert finished.stdout.decode().splitlines()[-1] == "ж", finished.stderr
+    finished = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, env=environment)
+    assert finished.stdout.decode() == "ж\n", finished.stderr
 
 
 @pytest.mark.parametrize(("reader", "code"), [("| true", 141), ("> /dev/full", 1)])
 def test_short_output_that_cannot_be_written_is_an_error(reader, code):
-    command = f"{sys.executable} -m residual_hf_cli modes pre_ln {reader}; exit ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -c '{SCRIPT}' {reader}; exit ${{PIPESTATUS[0]}}"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
     assert finished.returncode == code and "Exception ignored" not in finished.stderr

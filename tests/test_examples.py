@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 from support.example_scripts import ENGLISH, GERMAN, ROOT, run
-from support.processes import run_here, run_modules_here, run_programs_forked
+from support.processes import run_here, run_programs_forked, run_programs_here
 from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf.base.errors import InputError
@@ -130,7 +130,7 @@ def test_verdicts_of_the_check_are_held_against_the_depth_study(tmp_path, small_
 
 
 def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monkeypatch):
-    run_modules_here(monkeypatch)
+    run_programs_here(monkeypatch)
     for language, lines in (("en", ENGLISH), ("de", GERMAN)):
         (tmp_path / f"text.{language}").write_text("\n".join(lines * 8) + "\n", encoding="utf-8")
     text = {"source": str(tmp_path / "text.en"), "target": str(tmp_path / "text.de")}

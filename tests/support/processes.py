@@ -126,14 +126,14 @@ def replace_run(patch: pytest.MonkeyPatch, start: list[str], instead: Callable):
     patch.setattr(subprocess, "run", run)
 
 
-def run_modules_here(patch: pytest.MonkeyPatch):
-    """Let `subprocess.run([sys.executable, "-m", ...])` run the module in this process, one after another."""
+def run_programs_here(patch: pytest.MonkeyPatch):
+    """Let `subprocess.run([sys.executable, ...])` run the program in this process, one after another."""
 
-    def run(*command, **options):
+    def run(program, *arguments, **options):
         with ONE_AT_A_TIME:
-            return run_here(*command)
+            return run_here(Path(program), *arguments)
 
-    replace_run(patch, [sys.executable, "-m"], run)
+    replace_run(patch, [sys.executable], run)
 
 
 def run_programs_forked(patch: pytest.MonkeyPatch):
