@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from support.models import SOURCE, TARGET, every_mode, logits_of, make, randomise
+from support.models import SOURCE, TARGET, every_shape, logits_of, make, randomise
 from support.native_library import needs_kernels
 
 from residual_hf import ResidualForConditionalGeneration
@@ -58,7 +58,7 @@ def assert_near(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
 
 
-@every_mode
+@every_shape
 def test_branches_are_scaled_and_a_finished_warm_up_is_the_host_bitwise(mode):
     model = warming(mode)
     plain = host(mode, model)
@@ -69,7 +69,7 @@ def test_branches_are_scaled_and_a_finished_warm_up_is_the_host_bitwise(mode):
     assert all(warmup.is_finished for warmup in branch_warmups(model))
 
 
-@every_mode
+@every_shape
 def test_folding_a_warm_up_keeps_the_logits(mode, tmp_path):
     model = warming(mode)
     folded = fold_branch_warmup(model)

@@ -51,7 +51,7 @@ def test_static_cache_equals_the_full_pass(mode, models):
     torch.testing.assert_close(logits_in_pieces(model, cache, (1, 1, 1, 1)), logits_of(model), rtol=1e-5, atol=1e-5)
 
 
-@every_mode
+@every_shape
 def test_a_sentence_is_translated_alone_as_in_a_batch(mode, models):
     batch = generate(models(mode), num_beams=2)
     for i, source in enumerate((SOURCE[:1], SOURCE[1:, :3])):

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from support.models import every_mode
+from support.models import every_shape
 from support.single_stacks import SIZES, causal, disturbed, left_padded, logits_by_steps
 from transformers import (
     AttentionInterface,
@@ -26,7 +26,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.conversion import change_ln_mode
 
 
-@every_mode
+@every_shape
 def test_every_mode_trains_saves_reloads_and_decodes_with_a_cache(mode, tmp_path):
     model = causal(ln_mode=mode)
     ids, mask = left_padded()
