@@ -269,12 +269,17 @@ def check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> N
 
 def check_vocabulary_size(tokenizer: Any, config: ResidualConfig, where: object) -> None:
     """Raise `InputError` for a tokenizer with more tokens than the embedding tables have rows."""
-    unread = unread_mask(tokenizer, config) is not None
-    source, target = len(tokenizer) - unread, target_size(tokenizer) - unread
+    source = len(tokenizer) - (unread_mask(tokenizer, config) is not None)
+    target = target_size(tokenizer) if has_own_target(tokenizer) else source
     sides = ("source", source, config.vocab_size), ("target", target, config.decoder_vocab_size)
     for language, tokens, rows in sides:
         if tokens > rows:
             raise InputError(f"{where}: the tokenizer has {tokens} tokens for the {language}, the model has {rows}")
+
+
+def has_own_target(tokenizer: Any) -> bool:
+    """Whether a tokenizer has a vocabulary of its own for targets."""
+    return hasattr(tokenizer, "target_vocab_size") or separate_target_vocabulary(tokenizer) is not None
 
 
 def target_size(tokenizer: Any) -> int:

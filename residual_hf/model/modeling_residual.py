@@ -204,7 +204,7 @@ class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixi
     needed_stacks = ("encoder", "decoder")
 
     def __init__(self, config: ResidualConfig):
-        if config.reads_speech != (self.main_input_name == "input_features"):
+        if config.is_encoder_decoder and config.reads_speech != (self.main_input_name == "input_features"):
             is_or_not = "one" if config.reads_speech else "none"
             raise ValueError(f"{type(self).__name__}: the config is {is_or_not} of a speech model (conv_channels)")
         super().__init__(config)

@@ -12,7 +12,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.processes import this_process
-from residual_hf.checkpoint_checks import target_size
+from residual_hf.checkpoint_checks import has_own_target, target_size
 from residual_hf.data.language_names import adds_codes, begins_with_code, codes_of, target_code, variants
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -46,7 +46,7 @@ def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict
         size = max(size, 1 + max(codes_of(tokenizer).values()))  # M2M100 does not count its codes
         first = first if begins_with_code(tokenizer) else code
     vocabulary: dict[str, Any] = {"vocab_size": size, "decoder_vocab_size": size}
-    if tokens_of(tokenizer, "source") != tokens_of(tokenizer, "target"):
+    if has_own_target(tokenizer) and tokens_of(tokenizer, "source") != tokens_of(tokenizer, "target"):
         vocabulary |= {"decoder_vocab_size": target_size(tokenizer), "share_encoder_decoder_embeddings": False}
     several = recipe.data.language_tags is not None
     return vocabulary | {

@@ -204,6 +204,8 @@ def test_limits(inputs):
         ResidualForSpeechSeq2Seq(ResidualConfig())
     with pytest.raises(ValueError, match=r"the config is one of a speech model"):
         ResidualForConditionalGeneration(model.config)
+    with pytest.raises(ValueError, match="needs a config with is_encoder_decoder=True"):
+        ResidualForSpeechSeq2Seq(ResidualConfig(is_decoder_only=True))
 
 
 WITHOUT_THE_PACKAGE = """

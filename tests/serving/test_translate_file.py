@@ -221,7 +221,7 @@ def test_chunks_are_not_confused_with_the_lines_of_a_document(server, lines):
 @pytest.mark.parametrize("layout", ["FileLayout", "TextLayout"])
 def test_what_takes_too_long_stops_nobody_else(german, monkeypatch, layout):
     monkeypatch.setattr(translations, layout, hostile_layouts.Slow)
-    server = Server(Languages({"german": german}), timeout=1, char_limit=10_000)
+    server = Server(Languages({"german": german}), timeout=2, char_limit=10_000)
     long = partial(server.translate, "zwei Katzen " * 300)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(partial(send, server, "a.html", PAGE.encode()) if layout == "FileLayout" else long)
