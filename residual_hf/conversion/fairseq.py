@@ -60,7 +60,7 @@ for stack, parts in {"encoder": ("self_attn", "ffn"), "decoder": ("self_attn", "
         RENAMES.append((rf"{layer}(shift|scale){number}\.(\w+)", rf"{ours}{part}_residual.\2.\3"))
     RENAMES.append((rf"{layer}shift{len(parts)}\.(\w+)", rf"{ours}ffn.inner.pre_activation.\2"))
     RENAMES.append((rf"{layer}shift{len(parts) + 1}\.(\w+)", rf"{ours}ffn.inner.inner.\2"))
-UNUSED = re.compile(r"encoder_attn_residual\.norm\.")  # of T-Fixup: part of the state dict, but never called
+UNUSED = {"t_fixup": re.compile(r"encoder_attn_residual\.norm\.")}  # part of the state dict, but never called
 
 
 def rename_parameter(name: str) -> str | None:
@@ -120,13 +120,13 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Residua
     """
     converted: dict[str, Any] = {}
     unknown = []
-    is_t_fixup = "decoder" in config.stacks and config.of("decoder").ln_mode == "t_fixup"
+    unused = UNUSED.get(config.of("decoder").ln_mode) if "decoder" in config.stacks else None
     kept = (item for item in state_dict.items() if not IGNORED.search(item[0]))
     for name, tensor in chain.from_iterable(split_parameter(*item, config) for item in kept):
         ours = name if name.startswith("model.") else rename_parameter(name)
         if ours is None:
             unknown.append(name)
-        elif not (is_t_fixup and UNUSED.search(ours)):
+        elif unused is None or not unused.search(ours):
             converted[ours] = tensor
     encoder, decoder = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
     if len(config.token_stacks) == 2 and config.share_encoder_decoder_embeddings:
