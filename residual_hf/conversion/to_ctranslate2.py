@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from residual_hf.base.errors import input_errors, refuse_if
 from residual_hf.base.files import write_atomically
+from residual_hf.checkpoint_checks import target_size
 from residual_hf.data.shortlist import Shortlist
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import get_ln_mode
@@ -235,8 +236,7 @@ def vocabularies(tokenizer: Any, config: ResidualConfig) -> tuple[list[str], lis
     else:
         own = {"use_source_tokenizer": True} if hasattr(tokenizer, "target_vocab_size") else {}
         source = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))), **own)
-        count = getattr(tokenizer, "target_vocab_size", len(tokenizer))
-        target = tokenizer.convert_ids_to_tokens(list(range(count)))
+        target = tokenizer.convert_ids_to_tokens(list(range(target_size(tokenizer))))
     return complete(source, config.vocab_size), complete(target, config.decoder_vocab_size)
 
 
