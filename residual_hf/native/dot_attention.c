@@ -95,15 +95,10 @@ static void transpose(const DotAttention *all, Matrix from, float *to, int64_t s
 INLINE ivec visible(const Head *h, int query, int j) {
     typedef uint8_t bytes __attribute__((vector_size(LANES)));
     const DotAttention *all = h->all;
-    int end = all->causal && query + 1 < all->keys ? query + 1 : all->keys;
-    ivec lanes = first_lanes(end - j);
-    if (!all->mask || j >= end) return lanes;
-    bytes allowed = {0};
-    const uint8_t *mask = all->mask + h->sentence * all->mask_strides[0] + query * all->mask_strides[1] + j;
-    if (end - j >= LANES)
-        memcpy(&allowed, mask, LANES);
-    else
-        memcpy(&allowed, mask, end - j);
+    ivec lanes = first_lanes((all->causal && query + 1 < all->keys ? query + 1 : all->keys) - j);
+    if (!all->mask) return lanes;
+    bytes allowed;
+    memcpy(&allowed, all->mask + h->sentence * all->mask_strides[0] + query * all->mask_strides[1] + j, LANES);
     return lanes & (__builtin_convertvector(allowed, ivec) != 0);
 }
 

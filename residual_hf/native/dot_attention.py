@@ -6,12 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from . import loaded_library, threads_for
 from .autograd import draw_seed, pointer
 from .structures import DotAttention
 
 PRODUCTS_PER_THREAD = 1 << 20  # fewer multiplications are not worth a thread
+MASK_PADDING = 16  # keys of a mask that the kernel reads at once, at most
 
 
 def fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
@@ -51,8 +53,8 @@ class _DotAttention(torch.autograd.Function):
         output = query.new_empty(query.transpose(1, 2).shape)
         log_sums = query.new_empty(query.shape[:-1])
         ctx.save_for_backward(query, key, value, log_sums)
-        ctx.mask = mask
-        arguments, _scratch = arguments_for(query, key, value, mask, log_sums, ctx.settings)
+        ctx.mask = None if mask is None else F.pad(mask, (0, -mask.shape[-1] % MASK_PADDING))
+        arguments, _scratch = arguments_for(query, key, value, ctx.mask, log_sums, ctx.settings)
         arguments.output = pointer(output)
         loaded_library().dot_attention(byref(arguments))
         return output

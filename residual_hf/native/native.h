@@ -207,7 +207,7 @@ typedef struct {
     int32_t causal;
     float scale, rate;
     uint64_t seed;
-    const uint8_t *mask;              // where queries may attend, or NULL
+    const uint8_t *mask;              // where queries may attend, or NULL; rows are padded to 16 keys
     int64_t mask_strides[2];          // of sentences and queries
     const float *query, *key, *value;
     int64_t query_strides[3], key_strides[3], value_strides[3];
