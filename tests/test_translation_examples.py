@@ -5,12 +5,24 @@ import re
 
 import pytest
 import torch
+from support import ROOT
 from support.example_scripts import ENGLISH, GERMAN, run
+from support.foreign_models import foreign_model, model_of_two_vocabularies
+from support.processes import run_here
 from support.tiny_translator import tiny_model, tiny_tokenizer
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel, pipeline
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    MarianConfig,
+    MarianMTModel,
+    Seq2SeqTrainer,
+    pipeline,
+)
 
 from residual_hf.checkpoint import save_checkpoint
 
+SIDES = ("input_ids", "labels")
 STEPS = ("--max-steps", 8, "--batch-size", 8, "--lr", 0.01)
 
 
@@ -118,6 +130,40 @@ def test_a_marian_model_goes_on_as_resi_dual(tmp_path, text):
     )
     check_training(output)
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").config.model_type == "residual"
+
+
+def test_a_model_with_codes_of_languages_is_tuned_with_them(tmp_path, text, monkeypatch):
+    """Its file is in half precision, which would not train."""
+    folder = foreign_model("nllb", tmp_path / "nllb")
+    AutoModelForSeq2SeqLM.from_pretrained(folder).half().save_pretrained(folder)
+    seen = []
+    monkeypatch.setattr(Seq2SeqTrainer, "train", lambda trainer: seen.append(trainer))
+    arguments = ("--model", folder, "--train", *text, "--valid", *text, "--output-dir", tmp_path / "out", *STEPS)
+    done = run_here(ROOT / "examples/translation/finetune.py", *arguments)
+    assert "--target-lang: missing" in str(done.returncode)
+    run("translation/finetune.py", *arguments, "--source-lang", "en", "--target-lang", "de")
+    (trainer,) = seen
+    names = [trainer.processing_class.convert_ids_to_tokens(trainer.train_dataset[0][side][0]) for side in SIDES]
+    assert names == ["eng_Latn", "deu_Latn"] and trainer.model.dtype == torch.float32
+    saved = AutoTokenizer.from_pretrained(tmp_path / "out")
+    forced = GenerationConfig.from_pretrained(tmp_path / "out").forced_bos_token_id
+    assert saved.convert_ids_to_tokens(forced) == saved.tgt_lang == "deu_Latn"
+
+
+def test_targets_are_read_by_their_own_vocabulary_and_long_pairs_left_out(tmp_path, text, monkeypatch):
+    pytest.importorskip("sacremoses", reason="the extra [moses] is not installed")
+    folder, _ = model_of_two_vocabularies("fsmt", tmp_path / "fsmt", "target")
+    seen = []
+    monkeypatch.setattr(Seq2SeqTrainer, "train", lambda trainer: seen.append(trainer))
+    for file, line in zip(text, ("a", "Hund " * 80), strict=True):
+        file.write_text(f"a dog\n{line}\n")
+    output = run(
+        "translation/finetune.py",
+        *("--model", folder, "--train", *text, "--valid", *text, "--output-dir", tmp_path / "out", *STEPS),
+    )
+    assert "1 of 2 pairs have at most" in output
+    (trainer,) = seen
+    assert trainer.processing_class.decode(trainer.train_dataset[0]["labels"], skip_special_tokens=True) == "a dog"
 
 
 def test_a_domain_is_written(tmp_path):

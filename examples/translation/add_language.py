@@ -6,11 +6,8 @@ python add_language.py --model runs/en_de/model --language en --train train.de t
 Pass pairs of the old language as `--keep`, they get a tag too; without them the model forgets that language.
 """
 
-from finetune import build_parser, build_trainer, read
+from finetune import build_parser, build_trainer, load, read
 from tokenizers import AddedToken
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-import residual_hf  # noqa: F401  registers the model with the Auto classes
 
 
 def main() -> None:
@@ -18,8 +15,7 @@ def main() -> None:
     parser.add_argument("--language", required=True, help="the new target language, of --train and --valid")
     parser.add_argument("--keep", nargs=3, action="append", default=[], metavar=("LANGUAGE", "SOURCE", "TARGET"))
     options = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
-    model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
+    model, tokenizer = load(options)
 
     languages = [options.language, *(language for language, *_ in options.keep)]
     tags = {language: f"<2{language}>" for language in languages}

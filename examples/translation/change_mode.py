@@ -8,8 +8,7 @@ The model may also be one of Transformers (MarianMT, NLLB, BART, mBART, FSMT), s
 
 import json
 
-from finetune import build_parser, build_trainer, read
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from finetune import build_parser, build_trainer, load, read
 
 from residual_hf import ResidualForConditionalGeneration
 from residual_hf.conversion import change_ln_mode, from_transformers
@@ -21,8 +20,7 @@ def main() -> None:
     parser.add_argument("--ln-mode-options", type=json.loads, default={}, help="as in '{\"dual_scale\": 0.05}'")
     parser.add_argument("--stack", choices=("encoder", "decoder"), help="change one stack only")
     options = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
-    model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
+    model, tokenizer = load(options)
     if not isinstance(model, ResidualForConditionalGeneration):
         model = from_transformers(model)
     model = change_ln_mode(model, options.ln_mode, options.ln_mode_options, stack=options.stack)

@@ -10,15 +10,16 @@ from datasets import Dataset
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
-    BatchEncoding,
     DataCollatorForSeq2Seq,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
 )
 
 import residual_hf  # registers the model with the Auto classes
+from residual_hf.data.language_names import adds_codes, begins_with_code, set_pair, target_code
 from residual_hf.data.text_files import iter_lines
 from residual_hf.evaluation.translation_metric import compute_metrics_for
+from residual_hf.model.translation_inputs import target_reader
 
 
 def build_parser(description: str) -> argparse.ArgumentParser:
@@ -26,6 +27,8 @@ def build_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--model", required=True, help="a saved folder or a name on the Hub")
     parser.add_argument("--train", nargs=2, required=True, metavar=("SOURCE", "TARGET"))
     parser.add_argument("--valid", nargs=2, required=True, metavar=("SOURCE", "TARGET"))
+    parser.add_argument("--source-lang", help="for a model with codes of languages, such as NLLB's")
+    parser.add_argument("--target-lang")
     parser.add_argument("--output-dir", required=True)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--max-steps", type=int, default=1000)
@@ -40,6 +43,19 @@ def read(source: str, target: str, tag: str = "") -> dict[str, list[str]]:
     return {"source": sources, "target": list(iter_lines(target))}
 
 
+def load(options: argparse.Namespace) -> tuple[Any, Any]:
+    """The model, with weights in fp32 also where its file has others, and its tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    model = AutoModelForSeq2SeqLM.from_pretrained(options.model, dtype="float32")
+    if adds_codes(tokenizer):
+        if not (options.source_lang and options.target_lang):
+            raise SystemExit("--source-lang, --target-lang: missing, must be given for a model with codes of languages")
+        set_pair(tokenizer, options.source_lang, options.target_lang, "--source-lang, --target-lang")
+        forced = target_code(tokenizer) if begins_with_code(tokenizer) else None
+        model.generation_config.forced_bos_token_id = forced
+    return model, tokenizer
+
+
 def build_trainer(
     model: Any,
     tokenizer: Any,
@@ -49,11 +65,15 @@ def build_trainer(
 ) -> Seq2SeqTrainer:
     longest = min(256, model.config.max_position_embeddings)
 
-    def encode(batch: dict) -> BatchEncoding:
-        return tokenizer(batch["source"], text_target=batch["target"], truncation=True, max_length=longest)
+    def encode(batch: dict) -> dict:
+        targets = target_reader(tokenizer)(text_target=batch["target"])
+        return {**tokenizer(batch["source"]), "labels": targets["input_ids"]}
 
     def encoded(pairs: dict[str, list[str]]) -> Dataset:
-        return Dataset.from_dict(pairs).map(encode, batched=True, remove_columns=["source", "target"])
+        rows = Dataset.from_dict(pairs).map(encode, batched=True, remove_columns=["source", "target"])
+        kept = rows.filter(lambda row: max(len(row["input_ids"]), len(row["labels"])) <= longest)
+        print(f"{len(kept)} of {len(rows)} pairs have at most {longest} tokens and are used")
+        return kept
 
     return Seq2SeqTrainer(
         model=model,
@@ -91,8 +111,7 @@ def main() -> None:
     parser = build_parser(__doc__)
     parser.add_argument("--from-scratch", action="store_true", help="keep config and tokenizer, draw new weights")
     options = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
-    model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
+    model, tokenizer = load(options)
     if options.from_scratch:
         search, model = model.generation_config, residual_hf.ResidualForConditionalGeneration(model.config)
         model.generation_config = search

@@ -7,11 +7,9 @@ Leaves the adapter in OUTPUT_DIR/adapter and the merged model, which needs no PE
 
 from pathlib import Path
 
-from finetune import build_parser, build_trainer, read
+from finetune import build_parser, build_trainer, load, read
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-import residual_hf  # noqa: F401  registers the model with the Auto classes
 from residual_hf.checkpoint import save_checkpoint
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
@@ -22,8 +20,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=8)
     options = parser.parse_args()
     folder = Path(options.output_dir)
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
-    model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
+    model, tokenizer = load(options)
     config = LoraConfig(
         task_type="SEQ_2_SEQ_LM",
         r=options.rank,

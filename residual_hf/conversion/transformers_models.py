@@ -127,13 +127,14 @@ def load_model(name: str | os.PathLike) -> PreTrainedModel:
         reads_speech = PreTrainedConfig.get_config_dict(name)[0].get("model_type") == Speech2TextConfig.model_type
     except OSError:  # `load` says why
         reads_speech = False
-    return load(AutoModelForSpeechSeq2Seq if reads_speech else AutoModelForSeq2SeqLM, name)
+    auto_class = AutoModelForSpeechSeq2Seq if reads_speech else AutoModelForSeq2SeqLM
+    return load(auto_class, name, dtype=torch.float32)  # those of half precision cannot be trained
 
 
-def load(auto_class: Any, name: str | os.PathLike) -> Any:
+def load(auto_class: Any, name: str | os.PathLike, **options: Any) -> Any:
     with input_errors(f"{name}: {auto_class.__name__} cannot load it: ", Exception):
         check_implementations(PreTrainedConfig.get_config_dict(name)[0], name)
-        return auto_class.from_pretrained(name, trust_remote_code=False)
+        return auto_class.from_pretrained(name, trust_remote_code=False, **options)
 
 
 def architecture_of(model: Any) -> Architecture:

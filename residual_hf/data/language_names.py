@@ -42,8 +42,16 @@ def set_languages(tokenizer: Any, data: DataSettings, where: str) -> None:
             f"{where}: a {type(tokenizer).__name__}, which adds codes of languages, is only supported for one pair of "
             f"languages without tags, not with {wrong[0]}"
         )
+    set_pair(tokenizer, *pairs[0], where)
+
+
+def set_pair(tokenizer: Any, source_lang: str, target_lang: str, where: str) -> None:
+    """Let a tokenizer that adds codes add those of two languages.
+
+    Raises `InputError` that begins with `where` for a language that it does not have.
+    """
     known = list(codes_of(tokenizer))
-    for name, language in zip(("src_lang", "tgt_lang"), pairs[0], strict=True):
+    for name, language in (("src_lang", source_lang), ("tgt_lang", target_lang)):
         code = code_of(language, known)
         if code is None:
             near = [code for code in known if _parts(code)[0] == _parts(language)[0]] or known

@@ -14,7 +14,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError, input_errors
 from residual_hf.model.options import suggestion
-from residual_hf.model.translation_inputs import without_tag
+from residual_hf.model.translation_inputs import source_writer, without_tag
 
 from .metrics import METRICS, Lines, corpus_scores, default_tokenizer
 from .sentence_metrics import ERROR_RATES, Comet, CompoundBLEU, ErrorRate, Rouge, SentenceMetric
@@ -94,18 +94,18 @@ def compute_metrics_for(
     metric.compute(predictions=["a"], references=["a"], metrics=own, **options)  # refuses options before training
     of_sources = {"use_source_tokenizer": True} if hasattr(tokenizer, "target_vocab_size") else {}
 
-    def text(ids: Any, **options: Any) -> list[str]:
+    def text(ids: Any, decoder: Any = tokenizer, **options: Any) -> list[str]:
         if isinstance(ids, list):  # of batches, with `eval_do_concat_batches=False`
-            return [line for part in ids for line in text(part, **options)]
+            return [line for part in ids for line in text(part, decoder, **options)]
         ids = ids[0] if isinstance(ids, tuple) else ids
         ids = np.where(ids < 0, tokenizer.pad_token_id, ids)
-        return [without_tag(line) for line in tokenizer.batch_decode(ids, skip_special_tokens=True, **options)]
+        return [without_tag(line) for line in decoder.batch_decode(ids, skip_special_tokens=True, **options)]
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         texts = text(prediction.predictions), text(prediction.label_ids)
         scores = metric.compute(predictions=texts[0], references=texts[1], metrics=own, **options)
         figures = {name: score["value"] for name, score in (scores or {}).items()}
-        sources = [] if prediction.inputs is None else text(prediction.inputs, **of_sources)
+        sources = [] if prediction.inputs is None else text(prediction.inputs, source_writer(tokenizer), **of_sources)
         for name, other in others.items():
             add_results(figures, name, other.compute(*texts, sources))
         return figures

@@ -63,7 +63,7 @@ class FairseqAdam(Optimizer):
             if parameter.dtype not in (torch.float32, torch.float64):
                 raise InputError(
                     f"optimizer: {type(self).__name__} given a parameter of type {parameter.dtype}, must be float32 "
-                    "or float64; keep the weights in float32 and train under autocast, or use adamw"
+                    "or float64; keep the weights in float32 and train under autocast"
                 )
 
     @torch.no_grad()

@@ -234,10 +234,13 @@ class ResidualTrainer(ShardedTrainer):
         super().log(logs, start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        with merged(self.model):
+        """Save the model that `evaluate` scores; in a checkpoint the weights, with their average beside them."""
+        is_checkpoint = _internal_call and output_dir is not None
+        averaged = nullcontext() if self.ema is None or is_checkpoint else self.ema.applied()
+        with averaged, merged(self.model):
             super().save_model(output_dir, _internal_call)
         folder = Path(output_dir or self.args.output_dir)
-        if self.ema is not None and self.args.should_save:
+        if self.ema is not None and is_checkpoint and self.args.should_save:
             self.ema.save(folder)
         if self.settings.lora is not None and self.args.should_save:
             save_trained(self.model, folder)

@@ -257,6 +257,13 @@ def test_each_side_may_have_the_larger_vocabulary(tmp_path, family, larger):
     assert [config.vocab_size, config.decoder_vocab_size] == [sizes["source"], sizes["target"]]
 
 
+def test_half_precision_is_saved_as_what_can_be_trained(tmp_path):
+    save_bart(tmp_path / "bart")
+    AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "bart").half().save_pretrained(tmp_path / "bart")
+    folder = convert_transformers(tmp_path / "bart", tmp_path / "converted")
+    assert AutoModelForSeq2SeqLM.from_pretrained(folder).dtype == torch.float32
+
+
 def test_a_mask_at_the_end_of_the_vocabulary_may_have_no_row(tmp_path):
     save_bart(tmp_path / "bart")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "bart")

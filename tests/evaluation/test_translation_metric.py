@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from evaluation.test_metrics import BAD, GOOD, REFERENCES
 from support.files import write_metric
+from support.foreign_models import model_of_two_vocabularies
 from support.tiny_translator import tiny_tokenizer
-from transformers import EvalPrediction
+from transformers import AutoTokenizer, EvalPrediction
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import TokenizerSettings
@@ -136,6 +137,12 @@ def test_compute_metrics_reads_sources_by_their_own_vocabulary(tmp_path, monkeyp
     prediction = EvalPrediction(pair["labels"], pair["labels"], inputs=pair["input_ids"])
     compute_metrics_for(tokenizer, metrics=("chrf", "comet"))(prediction)
     assert seen == [(["xyz zyx"], ["xyz zyx"], ["abc cab"])]
+    folder, _ = model_of_two_vocabularies("marian", tmp_path / "marian", "target")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    pair = tokenizer(["a dog"], text_target=["ein"], return_tensors="np")
+    prediction = EvalPrediction(pair["labels"], pair["labels"], inputs=pair["input_ids"])
+    compute_metrics_for(tokenizer, metrics=("chrf", "comet"))(prediction)
+    assert seen[1] == (["ein"], ["ein"], ["a dog"])
 
 
 RESULT = '"first": len(inputs["predictions"]), "inputs": sorted(inputs), "shape": {}'

@@ -53,6 +53,11 @@ def test_a_trainer_ends_with_the_average_of_the_best_checkpoint(tmp_path):
     assert trainer.state.best_global_step == 1
     for ended in (trainer, again):
         assert ended.evaluate()["eval_nll"] == trainer.state.best_metric
+    trainer.save_model(str(tmp_path / "model"))
+    saved = load_file(tmp_path / "model" / "model.safetensors")[NAME]
+    average = load_file(f"{trainer.state.best_model_checkpoint}/{EMA_FILE}")[NAME]
+    assert torch.equal(saved, average) and not torch.equal(trainer.model.get_parameter(NAME), average)
+    assert not (tmp_path / "model" / EMA_FILE).exists()
 
 
 def test_a_run_ends_in_the_average_and_resumes_to_the_same(tmp_path):
