@@ -49,7 +49,7 @@ def load(options: argparse.Namespace) -> tuple[Any, Any]:
     model = AutoModelForSeq2SeqLM.from_pretrained(options.model, dtype="float32")
     if adds_codes(tokenizer):
         if not (options.source_lang and options.target_lang):
-            raise SystemExit("--source-lang, --target-lang: missing, must be given for a model with codes of languages")
+            raise SystemExit("--source-lang, --target-lang: missing, needed by a model with codes of languages")
         set_pair(tokenizer, options.source_lang, options.target_lang, "--source-lang, --target-lang")
         forced = target_code(tokenizer) if begins_with_code(tokenizer) else None
         model.generation_config.forced_bos_token_id = forced

@@ -30,7 +30,7 @@ def prepare_text(given: Preparation) -> PreparedData:
     references = {name: corpora for name, corpora in texts.items() if name != "train"}
     encoded: dict[str, EncodedCorpus] = {}
     with processes.main_process_first():
-        sample = first_pairs(data) if data.stream else texts["train"]
+        sample = first_pairs(data, given.seed) if data.stream else texts["train"]
         tokenizer = get_tokenizer(given, sample, ends=False)
         for name, corpora in {**references, **texts}.items():  # the long one last
             packing = packing_of(data, longest, 0 if name == "train" else given.context_window)

@@ -107,7 +107,7 @@ def prepare(given: Preparation) -> PreparedData:
     with processes.main_process_first():
         languages = [language_tag(language) for language in data.target_languages] if data.language_tags else []
         tags = languages + sorted({spec.tag for spec in data.train if spec.tag is not None}) + marking_tokens(data)
-        sample = (with_capitals(corpus, data, seed) for corpus in first_pairs(data)) if data.stream else train
+        sample = first_pairs(data, seed) if data.stream else train
         if processes.is_main_process and not (folder / "tokenizer").exists():  # at the first start of a run
             sample = list(sample)
             warn_about_overlap(sample, held_out)
@@ -245,14 +245,14 @@ def clean(
     return cleaned
 
 
-def first_pairs(data: DataSettings) -> Iterator[ParallelCorpus]:
-    """The first pairs of every training corpus, cleaned, to train the tokenizer of a stream."""
+def first_pairs(data: DataSettings, seed: int) -> Iterator[ParallelCorpus]:
+    """The first pairs of every training corpus, cleaned and with those in capitals, for the tokenizer of a stream."""
     for spec in data.train:
         corpus = ParallelCorpus.empty(spec).with_pairs(PairReader(spec).take(SAMPLE // len(data.train)))
         if data.cleaning is not None:
             corpus, report = clean_corpus(corpus, pair_filter(data.cleaning))
             report.warn_if_most_is_gone(f"the first pairs of {corpus.name}")
-        yield corpus
+        yield with_capitals(corpus, data, seed)
 
 
 def get_tokenizer(

@@ -173,6 +173,8 @@ class StreamSettings(SearchRequest):
     def check(self) -> None:
         for name in ("top_k", "temperature", "seed"):
             self.require(self.sample or getattr(self, name) is None, name, "absent without `sample`")
+        splits = "error or split with `split_sentences`"
+        self.require(not self.split_sentences or self.long in ("error", "split"), "long", splits)
 
     @property
     def sampling(self) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def translate_stream(
     broadcast_object_list(start)  # only the first process knows them, and the seeds of all depend on `done`
     done, recover = start
     hidden = None if process.is_main_process and not recover else True  # None: without a terminal
-    review = Review(settings.review, translator.glossary)
+    review = Review(settings.review, translator.glossary, done)
     answer = translator.answer
     if settings.split_sentences:
         with requires("documents"):
@@ -226,8 +226,8 @@ def typed_lines() -> Iterator[str]:
 class Review:
     """The `most` worst translations of a text: those with suspicions, then those with low scores."""
 
-    def __init__(self, most: int, glossary: Glossary | None = None):
-        self.most, self.glossary, self.lines, self.suspicious = most, glossary, 0, 0
+    def __init__(self, most: int, glossary: Glossary | None = None, done: int = 0):
+        self.most, self.glossary, self.done, self.lines, self.suspicious = most, glossary, done, 0, 0
         self.worst: list[tuple[int, float, str]] = []
         """Higher numbers for what needs a look more, and what is shown."""
 
@@ -245,5 +245,6 @@ class Review:
         self.worst = nlargest(self.most, self.worst, key=itemgetter(0, 1))
 
     def __str__(self) -> str:
-        found = f"{self.suspicious} of {self.lines} lines are suspicious"
+        after = f" after the {self.done} that were translated before" if self.done else ""
+        found = f"{self.suspicious} of {self.lines} lines{after} are suspicious"
         return "\n".join([f"{found}; look first at" if self.worst else found, *(shown for *_, shown in self.worst)])

@@ -2,7 +2,6 @@
 
 import copy
 import logging
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
@@ -27,7 +26,7 @@ from residual_hf.model.decoding import NO_PHRASES, FastGenerationMixin
 from residual_hf.model.evaluation_mode import evaluation_mode
 from residual_hf.model.options import refusal
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
-from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs, languages_of
+from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs, beginning, languages_of
 
 from .decode import Candidate, check_shortlist_use, move_in_precision, scored, search, to_text
 from .generation_settings import DecodingSettings, SearchRequest
@@ -281,30 +280,48 @@ class Translator:
                 written, before = to_text(self.tokenizer, [best[0].ids, found[row][0].ids])
                 lacks, lacked = lacking(*demands[row], written), lacking(*demands[row], before)
                 if lacks == 0 or lacks < lacked:  # else the search has found none of them
-                    chosen = self._in_place(sources[row], sentences[row], found[row][0], best[0])
-                    if request.scores and chosen.score is None:
-                        forced, penalty = self._codes(chosen.ids), settings.length_penalty
-                        chosen = scored(self.model, sources[row], chosen.ids, forced, penalty)
-                    found[row] = [chosen, *best[1:]]
+                    found[row] = self._in_place(sources[row], sentences[row], demands[row], found[row], best)
+                    for each, candidate in enumerate(found[row]):
+                        if request.scores and candidate.score is None:
+                            forced, penalty = self._codes(candidate.ids), settings.length_penalty
+                            found[row][each] = scored(self.model, sources[row], candidate.ids, forced, penalty)
         return found
 
-    def _in_place(self, ids: Sequence[int], sentence: str, free: Candidate, forced: Candidate) -> Candidate:
-        """A candidate with terms, which are in the place of words of the free one if they were only put behind it.
+    def _in_place(
+        self,
+        ids: Sequence[int],
+        sentence: str,
+        demands: Demands,
+        free: Sequence[Candidate],
+        forced: Sequence[Candidate],
+    ) -> list[Candidate]:
+        """The candidates with terms; those that only have them behind a free one, which they begin with, are replaced
+        by a free one with the terms in the place of words, without a score.
 
-        Then it has no score. A model that never saw a term writes its sentence to the end before it.
+        A model that never saw a term writes its sentence to the end before it.
         """
-        before, after = to_text(self.tokenizer, [free.ids, forced.ids])
+        texts = to_text(self.tokenizer, [candidate.ids for candidate in free])
+        beginnings = tuple(text.rstrip(SENTENCE_ENDS) for text in texts)
+        found = list(forced)
+        for each, after in enumerate(to_text(self.tokenizer, [candidate.ids for candidate in forced])):
+            if after.startswith(beginnings):
+                complete = free[each] if lacking(*demands, texts[each]) == 0 else None
+                found[each] = complete or self._with_terms(ids, sentence, free[each], texts[each]) or forced[each]
+        return found
+
+    def _with_terms(self, ids: Sequence[int], sentence: str, free: Candidate, before: str) -> Candidate | None:
+        """A candidate, whose text is `before`, with missing terms in the place of words; None if there are none."""
         read = self.inputs.edited(sentence).text
         root = Node(None, 0, len(read))
         for term in self.glossary.find(read) if self.glossary and self.constrained else ():
             if not any(occurs(target, before) for target in term.targets):
                 root.children.append(Node(Inline(term.targets[0]), term.start, term.end))
-        if not root.children or not after.startswith(before.rstrip(SENTENCE_ENDS)):
-            return forced
+        if not root.children:
+            return None
         (alignment,) = align(self.model, self.tokenizer, [read], [before], [ids], [free.ids])
         pieces = project(root, read, before, [SentencePair(read, 0, before, 0, alignment)])
         if any(isinstance(piece, Inline) and not piece.pieces for piece in pieces):  # no words to be in the place of
-            return forced
+            return None
         written = "".join(piece.content if isinstance(piece, Inline) else piece for piece in pieces)
         if before[:1].isupper() and written.partition(" ")[0].islower():
             written = written[0].upper() + written[1:]
@@ -425,11 +442,7 @@ class Translator:
 
         if long == "truncate":
             ((ids,), _) = self.encode([sentence], *languages, truncation=True, max_length=limit)
-            most = limit
-            while len(encoded(sentence[:most])) <= limit:
-                most *= 2
-            end = bisect_right(range(most), limit, key=lambda end: len(encoded(sentence[:end]))) - 1
-            return [SentencePart(ids, sentence[:end])]
+            return [SentencePart(ids, beginning(sentence, limit, lambda text: len(encoded(text))))]
         parts: list[SentencePart] = []
         for part, space in split_text(sentence, lambda p: len(encoded(p)) <= limit):
             if part:

@@ -18,7 +18,7 @@ from .alignment import Alignment, align, of_originals
 from .decoding import defaults, given
 from .evaluation_mode import evaluation_mode
 from .length_limits import DEFAULT_MAX_LENGTH, has_length_rule, length_limit
-from .translation_inputs import TranslationInputs, without_tag
+from .translation_inputs import TranslationInputs, beginning, without_tag
 
 logger = logging.get_logger(__name__)
 
@@ -111,6 +111,13 @@ class TranslationPipeline(Pipeline):
         inputs = self.texts.encode(text, src_lang, tgt_lang, **options)
         inputs["text"] = text
         length = inputs["input_ids"].shape[-1]
+        if truncate and length == limit:
+
+            def length_of(part: str) -> int:
+                return len(self.texts.encode(part, src_lang, tgt_lang)["input_ids"])
+
+            if length_of(text) > limit:
+                inputs["text"] = beginning(text, limit, length_of)
         if length == 0:
             if self.tokenizer.eos_token_id is None:
                 raise ValueError("the text has no tokens, and the tokenizer has no end-of-sentence token")

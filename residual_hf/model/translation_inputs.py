@@ -3,6 +3,7 @@
 
 import copy
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -88,6 +89,14 @@ def without_tag(text: str) -> str:
     """A translation without its leading language tag, if any."""
     tag = TAG_PATTERN.match(text)
     return text[tag.end() :].removeprefix(" ") if tag else text
+
+
+def beginning(text: str, limit: int, length: Callable[[str], int]) -> str:
+    """The longest beginning of a text of more than `limit` tokens that has no more; `length` counts tokens."""
+    most = limit
+    while length(text[:most]) <= limit:
+        most *= 2
+    return text[: bisect_right(range(most), limit, key=lambda end: length(text[:end])) - 1]
 
 
 def has_letters(text: str) -> bool:

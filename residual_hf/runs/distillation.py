@@ -82,6 +82,8 @@ def distill(
     layers = {"encoder_layers": int(found[1]), "decoder_layers": int(found[2])}
     replace(recipe, model={**recipe.model, **layers}).build_config()  # refuses layers
     check_files(recipe.data.train)
+    if recipe.data.stream:
+        logger.warning("data.stream: distill reads one training corpus at a time into memory, also with it")
     splits = ("valid", "test") if recipe.data.bidirectional else ()
     held_out = {split: [read_parallel(spec) for spec in getattr(recipe.data, split) or ()] for split in splits}
     segmented = recipe.tokenizer.kind == "pretokenized"

@@ -103,8 +103,9 @@ def training_shortlist(recipe: Recipe, data: PreparedData, config: ResidualConfi
     """The lexical shortlist of the training corpus, of a stream of its first pairs."""
     corpus, tokenizer = data.encoded.get("train"), data.tokenizer
     if corpus is None:
-        pairs, longest = list(first_pairs(recipe.data)), config.max_position_embeddings
-        corpus = encode_training(pairs, recipe.data, tokenizer, longest, seed=recipe.training.seed)
+        longest, seed = config.max_position_embeddings, recipe.training.seed
+        pairs = list(first_pairs(recipe.data, seed))
+        corpus = encode_training(pairs, recipe.data, tokenizer, longest, seed=seed)
     special = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
     always = [number for number in sorted(special) if number < config.decoder_vocab_size]
     logger.info("building the shortlist")

@@ -147,6 +147,9 @@ class Recipe(InputSettings):
         for name in ("is_decoder_only", "is_encoder_only", "is_encoder_decoder"):
             self.require(name not in self.model, f"model.{name}", "absent in a recipe, whose task decides on it")
         task, allowed = self.chosen_task, f"with task {self.task!r}"
+        if task.name != "speech_recognition":
+            absent = f"absent {allowed}: the positions of text are max_position_embeddings"
+            self.require("max_source_positions" not in self.model, "model.max_source_positions", absent)
         if self.data.train[0].is_text != task.reads_lines:
             wanted, given = ("text", "sentence pairs") if task.reads_lines else ("source and target", "text")
             raise InputError(f"data.train: {given} given, must be {wanted} {allowed}")

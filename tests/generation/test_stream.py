@@ -214,6 +214,7 @@ def test_review_lists_the_worst_lines(translate, source, model, monkeypatch):
     review = Review(2)
     review.add(1, ["", " "], [Hypothesis("", 0.0)] * 2)  # without words
     assert str(review) == "0 of 2 lines are suspicious"
+    assert str(Review(2, done=7)) == "0 of 0 lines after the 7 that were translated before are suspicious"
 
 
 def test_sampling_follows_the_seed_and_its_settings(translate, source):
@@ -233,6 +234,7 @@ def test_sampling_follows_the_seed_and_its_settings(translate, source):
         (["--top-k", 3], "--top-k: 3 given, must be absent without --sample"),
         (["--sample", "--num-beams", 3], "--num-beams: 3 given, must be absent with --sample"),
         (["--seed", 3], "--seed: 3 given, must be absent without --sample"),
+        (["--split-sentences", "--long", "skip"], "--long: 'skip' given, must be error or split with --split-"),
         (["--output", "out.gz"], "--output: out.gz given, must be the name of an uncompressed file"),
         (["--num-return-sequences", 0], "--num-return-sequences: 0 given, must be an integer >= 1"),
         (["--window", 0], "window: 0 given"),

@@ -167,6 +167,26 @@ def test_the_score_is_of_the_translation_with_the_term_in_its_place(monkeypatch,
     assert best.score == pytest.approx(own.log_prob / (own.tokens + len(tags)) ** 0.7, rel=1e-4)
 
 
+def test_alternatives_have_the_term_in_its_place_too(tokenizer, model, monkeypatch):
+    texts = ["a cat in park", "a small cat", "a dog", "a cat in park dog", "a cat in park park dog", "a small cat dog"]
+    rows = tokenizer(text_target=texts, add_special_tokens=False)["input_ids"]
+    candidates = [Candidate(row, float(-place)) for place, row in enumerate(rows)]
+    found = iter([[candidates[:3]], [candidates[3:]]])
+    monkeypatch.setattr(translator_module, "search", lambda *args, **options: next(found))
+
+    def links(model, tokenizer, sources, targets, *ids):
+        (source,), (target,) = sources, targets
+        read, written = (word_spans(text, bare=True) for text in (source, target))
+        weights = np.zeros((len(written), len(read)))
+        weights[target.split().index("cat"), 1] = 1
+        return [Alignment(source, target, (AlignedTokens(read, written, weights, np.zeros(len(written))),))]
+
+    monkeypatch.setattr(translator_module, "align", links)
+    translator = Translator(model, tokenizer, glossary=Glossary([("Katzen", "dog")]))
+    (best,) = translator.hypotheses(["zwei Katzen schlafen"], 3)
+    assert [each.text for each in best] == ["a dog in park", "a small dog", "a dog"]
+
+
 def test_what_is_truncated_demands_no_terms(tokenizer, model):
     source = " ".join(SENTENCES * 4) + " zebra"
     plain, terms = (Translator(model, tokenizer, glossary=g) for g in (None, Glossary([("zebra", "dog")])))

@@ -207,6 +207,8 @@ def test_long_text(model, caplog):
     cut = TranslationPipeline(model, tokenizer=tiny_tokenizer(max_length=None), device="cpu")
     assert len(cut.preprocess(long, truncation=True)["input_ids"][0]) == 64
     assert cut(long, truncation=True, max_new_tokens=3)
+    assert "😀" not in cut(f"{long} 😀", truncation=True, max_new_tokens=3)[0]["translation_text"]
+    assert "😀" in cut(f"Hund 😀 {long}", truncation=True, max_new_tokens=3)[0]["translation_text"]
     assert len(translate.preprocess(long, truncation=True)["input_ids"][0]) == 10
 
     translate(" ".join(SENTENCES[:2]), max_new_tokens=3)

@@ -441,10 +441,14 @@ def test_the_last_average_takes_the_place_of_a_missing_best_one(tmp_path):
 def test_a_finished_run_gets_a_shortlist_and_is_scored_with_it(stream, tmp_path, run, monkeypatch):
     recipe, folder = run
     if stream:
-        recipe = changed(make_recipe(tmp_path / "streamed", **SMALL), "data", stream=True)
+        recipe = changed(make_recipe(tmp_path / "streamed", **SMALL), "data", stream=True, upper_case=1.0)
         folder = tmp_path / "streamed" / "run"
         train(recipe)
     used, translate = [], final_model.translate_corpus
+    read, encode = [], final_model.encode_training
+    monkeypatch.setattr(
+        final_model, "encode_training", lambda given, *args, **kw: read.extend(given) or encode(given, *args, **kw)
+    )
     monkeypatch.setattr(final_model, "translate_corpus", lambda *args: used.append(args[-2:]) or translate(*args))
     recipe = changed(recipe, "decoding", shortlist=True)
     train(recipe, resume=True)
@@ -465,6 +469,7 @@ def test_a_finished_run_gets_a_shortlist_and_is_scored_with_it(stream, tmp_path,
     assert {*tokenizer.all_special_ids} <= {*shortlist.frequent} and len(used) == 2
     (green,), (grün,) = (tokenizer(text, add_special_tokens=False).input_ids[-1:] for text in ("green", "grün"))
     assert grün in {*shortlist.frequent, shortlist.candidates[green, 0]}
+    assert any(text.isupper() for corpus in read for text in corpus.sources) == stream
     average_run(folder, tmp_path / "average", 2)
     assert load_shortlist(tmp_path / "average", ResidualConfig.from_pretrained(tmp_path / "average"))
     for model in (folder / "model", tmp_path / "average"):
