@@ -84,7 +84,7 @@ class Verification:
         if self.bleu_loss is not None:
             against = f"the {outputs} of the model" if self.bleu is None else "the references"
             change = "loses" if self.bleu_loss >= 0 else "gains"
-            text += f"; int8 {change} {abs(self.bleu_loss):.2f} BLEU against {against}"
+            text += f"; int8 {change} {abs(self.bleu_loss):.2f} BLEU on this CPU against {against}"
         return text
 
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hmac import compare_digest
@@ -114,24 +114,28 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
     async def translate(request: Request) -> TranslateAnswer:
         body = await read(request, TranslateBody)
         texts = check(body)
-        sample = "\n".join(texts)[:SAMPLE]
-        shown = visible_text(sample) if body.format == "html" and body.source == "auto" else sample
-        route, detected = await asyncio.to_thread(languages.choose, body.source, body.target, shown)
-        results = await translations.of_texts(texts, body, route, request)
+        samples: Iterable[str] = [text[:SAMPLE] for text in texts]
+        if body.format == "html" and body.source == "auto":
+            samples = map(visible_text, samples)  # in the thread
+        chosen = await asyncio.to_thread(languages.choose_each, body.source, body.target, samples)
+        routes, detected = map(list, zip(*chosen, strict=True))
+        results = await translations.of_texts(texts, body, routes, request)
         answer: dict[str, list[Any]] = {
             "translatedText": [result.texts[0] for result in results],
             "flags": [result.flags for result in results],
         }
-        if detected:
-            answer["detectedLanguage"] = [detected] * len(texts)
+        if body.source == "auto":
+            answer["detectedLanguage"] = detected
         if body.alternatives:
             answer["alternatives"] = [result.texts[1:] for result in results]
             answer["scores"] = [result.scores for result in results]
         if body.alignments:
             answer["alignments"] = [result.alignments for result in results]
             answer["wordScores"] = [result.word_scores for result in results]
-        given = [detected["language"] if detected else body.source, body.target]
-        found: dict[str, Any] = {} if route in (given, given[1:]) else {"route": route}
+        given = [[each["language"] if each else body.source, body.target] for each in detected]
+        is_given = all(route in (pair, pair[1:]) for route, pair in zip(routes, given, strict=True))
+        is_one = all(route == routes[0] for route in routes)
+        found: dict[str, Any] = {} if is_given else {"route": routes[0] if is_one else routes}
         found |= answer if isinstance(body.q, list) else {name: values[0] for name, values in answer.items()}
         return TranslateAnswer(**found)
 
@@ -226,7 +230,7 @@ class Guard:
         if scope["method"] == "HEAD":  # of whose answer uvicorn sends no content
             scope = {**scope, "method": "GET"}
         start, received, status = time.perf_counter(), 0, 500
-        limit = self.limits.get(scope["path"], self.limit)
+        limit = self.limits.get(scope["path"].removeprefix(scope["root_path"]), self.limit)
 
         async def limited() -> Message:
             nonlocal received

@@ -59,6 +59,7 @@ def uvicorn_config(app: Any, settings: ServerSettings, **options: Any) -> uvicor
         app,
         host=settings.host,
         port=settings.port,
+        root_path=settings.root_path or "",
         http=LimitedProtocol,
         ws="none",
         h11_max_incomplete_event_size=request_limit(settings),

@@ -1,7 +1,7 @@
 """The languages that the models of a server translate."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +13,9 @@ from residual_hf.generation.translator import Translator
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import language_tags
 
-CERTAIN = 50  # percent, from which a text is in the target language and stays
+from .layout import SAMPLE
+
+CERTAIN = 50  # percent, from which a text is in the target language and stays, and a text of a list is read alone
 
 
 class Languages:
@@ -98,6 +100,17 @@ class Languages:
             with suppress(InputError):
                 return self.route(found["language"], target), found
         return self.route(detected[0]["language"], target), detected[0]
+
+    def choose_each(
+        self, source: str, target: str, texts: Iterable[str]
+    ) -> list[tuple[list[str], dict[str, Any] | None]]:
+        """`choose` for each text of a list. One whose language is uncertain, as of a word, is read as the list."""
+        texts = list(texts)
+        whole = self.choose(source, target, "\n".join(texts)[:SAMPLE])
+        if source != "auto" or len(texts) == 1:
+            return [whole] * len(texts)
+        each = (self.choose(source, target, text) for text in texts)
+        return [(route, found) if found and found["confidence"] > CERTAIN else whole for route, found in each]
 
     def listed(self) -> list[dict[str, Any]]:
         """The answer to `/languages`; `via` has the languages between two models, by target."""

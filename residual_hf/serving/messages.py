@@ -98,14 +98,14 @@ class Language(BaseModel):
 class TranslateAnswer(BaseModel):
     """Lists where `q` is a list.
 
-    `route`: the languages of the models, if they are not those of the request. `scores`, `alignments` (pairs of a
-    source and a target word, such as `0-0 1-2`) and `wordScores` (the probability of each word) are of the translation
-    and of its alternatives.
+    `route`: the languages of the models, if they are not those of the request; a list of routes only if texts have
+    several. `scores`, `alignments` (pairs of a source and a target word, such as `0-0 1-2`) and `wordScores` (the
+    probability of each word) are of the translation and of its alternatives.
     """
 
     translatedText: str | list[str]
     detectedLanguage: Detection | list[Detection] | None = None
-    route: list[str] | None = None
+    route: list[str] | list[list[str]] | None = None
     alternatives: list[str] | list[list[str]] | None = None
     scores: list[float] | list[list[float]] | None = None
     alignments: list[str] | list[list[str]] | None = None

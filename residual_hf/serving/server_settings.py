@@ -1,5 +1,6 @@
 """Settings of a server."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ class ServerSettings(InputSettings):
 
     host: str = option("127.0.0.1", help="address to listen on; the default is reachable from this machine only")
     port: int = option(5000, minimum=0, maximum=65535, help="port to listen on; 0: any free one")
+    root_path: str | None = option(None, help="path, such as /mt, that a reverse proxy removes from URLs")
     workers: int = option(
         1,
         minimum=1,
@@ -32,6 +34,8 @@ class ServerSettings(InputSettings):
     api_keys: Path | None = option(None, help="file with one API key per line; without it no key is required")
 
     def check(self) -> None:
+        is_path = self.root_path is None or re.fullmatch(r"(/[\w.~-]+)+", self.root_path, re.ASCII)
+        self.require(is_path, "root_path", "a path such as /mt")
         self.read_keys()
 
     @property

@@ -69,16 +69,27 @@ class Translations:
             self._clients += Counter()  # keeps no client without any
 
     async def of_texts(
-        self, texts: list[str], body: TranslateBody, route: list[str], request: Request
+        self, texts: list[str], body: TranslateBody, routes: list[list[str]], request: Request
     ) -> list[Translation]:
-        """The translations of texts, by way of each language of a route."""
-        check_route(route, body.glossary or body.alignments)
+        """The translations of texts, each by way of the languages of its route; those of one route together."""
+        for route in routes:
+            check_route(route, body.glossary or body.alignments)
+        markup = body.format == "html" and any(map(MARKUP.search, texts))  # else lines are kept
+        found: dict[int, Translation] = {}
+        for way in dict.fromkeys(map(tuple, routes)):
+            places = [place for place, route in enumerate(routes) if tuple(route) == way]
+            translated = await self._by_way_of(way, [texts[place] for place in places], body, markup, request)
+            found |= zip(places, translated, strict=True)
+        return [found[place] for place in range(len(texts))]
+
+    async def _by_way_of(
+        self, route: tuple[str, ...], texts: list[str], body: TranslateBody, markup: bool, request: Request
+    ) -> list[Translation]:
         flags: list[set[str]] = [set() for _ in texts]
         found = [Translation([text], [], []) for text in texts]
         for source, target in pairwise(route):
             alternatives = body.alternatives if target == route[-1] else 0
             translator = await self._with_terms(source, target, body.glossary)
-            markup = body.format == "html" and any(map(MARKUP.search, texts))  # else lines are kept
             given = Texts(texts, source, markup, alternatives, body.alignments)
             job = Job(given, target, translator=translator)
             sizes = list(map(len, texts))

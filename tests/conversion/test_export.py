@@ -193,6 +193,7 @@ def test_int8_states_its_loss(tmp_path, capsys):
     references = to_text(tokenizer, ours)
     (tmp_path / "references").write_text("\n".join(references) + "\n", encoding="utf-8")
     assert main(["export", *arguments, "--reference", str(tmp_path / "references"), "--overwrite"]) == 0
+    assert " BLEU on this CPU against the references" in capsys.readouterr().out
     found = json.loads((tmp_path / "exported" / "export.json").read_text())
     theirs = TARGETS["ctranslate2"].translate(model, tokenizer, tmp_path / "exported", sources, limit)
     scores = [corpus_bleu(to_text(tokenizer, each), [references]).score for each in (ours, theirs)]

@@ -241,6 +241,22 @@ def test_several_models_detection_and_keys(several):
     assert several.request("frontend/settings")[2]["keyRequired"] is True
 
 
+GERMAN, ENGLISH = "Zwei Katzen schlafen auf dem Sofa", "Two cats sleep in the park"
+
+
+@pytest.mark.parametrize("most", [GERMAN, ENGLISH])
+def test_each_text_of_a_list_is_read_in_its_own_language_and_a_word_in_that_of_the_list(several, most):
+    texts = [f"{GERMAN}.", f"{ENGLISH}.", "Hund", most, f"{most} today"]
+    _, _, answer = several.translate(texts, source="auto", api_key=KEY)
+    read = [language["language"] for language in answer["detectedLanguage"]]
+    assert read == ["de", "en", *["de" if most == GERMAN else "en"] * 3]
+    alone = [several.translate(text, source=source, api_key=KEY)[2] for text, source in zip(texts, read, strict=True)]
+    assert answer["translatedText"] == [each["translatedText"] for each in alone] and "route" not in answer
+    assert answer["translatedText"][0] != texts[0] and answer["translatedText"][1] == texts[1]
+    _, _, answer = several.translate([GERMAN, ENGLISH], source="auto", target="fr", api_key=KEY)
+    assert answer["route"] == [["de", "en", "fr"], ["en", "fr"]]
+
+
 def test_a_form_may_be_as_long_as_the_limit_says(german):
     server = Server(Languages({"german": german}), char_limit=200_000)
     fields = {"q": "日" * 150_000, "source": "xx", "target": "en"}  # 1.3 MB in percent encoding
@@ -478,6 +494,9 @@ def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, c
         create_app(Languages({"a": terms}, ["de"], "en"), settings)
     assert main(["serve", "nowhere", "--port", "70000"]) == 2
     assert "port: 70000 given" in capsys.readouterr().err
+    for path in ("mt", "/mt/", "/m t"):
+        assert main(["serve", "nowhere", "--root-path", path]) == 2
+        assert f"--root-path: {path!r} given, must be a path such as /mt" in capsys.readouterr().err
     assert main(["serve", "nowhere", "--api-keys", str(tmp_path / "none")]) == 2
     assert "a file with one key per line" in capsys.readouterr().err
     for host in ("300.1.1.1", "203.0.113.7"):

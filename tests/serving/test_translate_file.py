@@ -83,6 +83,15 @@ def test_a_document_is_translated_and_fetched(server, german, tmp_path):
     assert "multipart/form-data" in schema["requestBody"]["content"] and "413" in schema["responses"]
 
 
+def test_a_proxy_under_a_path_has_it_in_the_url_of_a_document(german):
+    server = Server(Languages({"german": german}), root_path="/mt")
+    status, answer = send(server, "a.txt", SENTENCES[0].encode() + b" " * 200_000)  # too long for other requests
+    assert status == 200 and answer["translatedFileUrl"].startswith(f"{server.url}mt/download_file/")
+    found = server.request(answer["translatedFileUrl"].removeprefix(f"{server.url}mt/"))[2]  # as the proxy asks
+    assert found.rstrip() == german.translate(SENTENCES[0])
+    server.close()
+
+
 def test_characters_of_texts_and_documents_are_counted(server):
     def counted():
         return float(re.search(r"^residual_hf_characters_total (\S+)", server.request("metrics")[2], re.MULTILINE)[1])
