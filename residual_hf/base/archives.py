@@ -4,7 +4,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import InputError, input_errors, refuse_if
@@ -18,13 +18,23 @@ LARGEST_ARCHIVE = 2**30
 MOST_FILES = 10_000
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 """Errors of archives that are damaged, encrypted or compressed by an unknown method."""
+IN_UTF_8 = 0x800
+"""Flag of a file whose name is in UTF-8. Info-ZIP and macOS write such names without it."""
 
 
 class Archive(zipfile.ZipFile):
-    """A zip archive that accounts for what `read_part` has read of it."""
+    """A zip archive to read, which accounts for what `read_part` has read of it."""
 
     bytes_read = 0
     marks_read = 0
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        for entry in self.infolist():
+            if not entry.flag_bits & IN_UTF_8:
+                with suppress(UnicodeError):
+                    entry.filename = entry.filename.encode("cp437").decode()
+        self.NameToInfo = {entry.filename: entry for entry in self.infolist()}
 
 
 @contextmanager

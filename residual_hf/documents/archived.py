@@ -35,6 +35,8 @@ PARTS_OF_TEXTS = {"begins-with": "{}*", "beginsWith": "{}*", "ends-with": "*{}",
 """Where it is, by functions of OpenDocument and rules of Excel; elsewhere it may be anywhere."""
 BEFORE_CALCULATION = ("sheets", "functionGroups", "externalReferences", "definedNames")
 """In the properties of a workbook, elements before those of its calculation."""
+FILTERS = ("{*}filter", "{*}customFilter", f"{TABLE_NAMESPACE}filter-condition", f"{TABLE_NAMESPACE}filter-set-item")
+"""Elements with a value of a filter, which rows must have to be shown."""
 WILDCARD, LEAST_LETTERS = re.compile("[*?]"), 3
 """Of a text with a wildcard, with less of which it would be in most texts."""
 OF_OPEN_DOCUMENT = ("}formula", "}condition", "}value")
@@ -78,11 +80,12 @@ class Cell:
     def write(self, block: Block) -> None:
         element, name = self.element, etree.QName(self.element)
         del element[:]  # also how to pronounce it
-        for piece in block:
+        pieces = [piece for piece in block if plain_text([piece])] or [""]  # Excel refuses empty ones beside others
+        for piece in pieces:
             text = etree.Element(f"{{{name.namespace}}}t")
             text.text = escaped(plain_text([piece]))
             formats = [] if isinstance(piece, str) else piece.content.findall("{*}rPr")
-            run = etree.SubElement(element, f"{{{name.namespace}}}r") if formats or len(block) > 1 else element
+            run = etree.SubElement(element, f"{{{name.namespace}}}r") if formats or len(pieces) > 1 else element
             run.extend([*map(deepcopy, formats), text])
             if text.text != " ".join(text.text.split()):
                 text.set(XML_SPACE, "preserve")
@@ -96,7 +99,7 @@ def paragraphs_of_workbook(tree: Any) -> Iterator[Any]:
 
 
 def named_texts(tree: Any) -> Iterator[str]:
-    """What formulas, conditions, lists of choices or columns of tables name, as `compared`; cells must match it."""
+    """What formulas, conditions, filters, lists or columns of tables name, as `compared`; cells must match it."""
     formulas = [each.text or "" for each in tree.iter("{*}f", "{*}formula", "{*}formula1", "{*}formula2")]
     for element in tree.iter(f"{TABLE_NAMESPACE}*", "{*}condition", "{*}map"):
         formulas += [value for key, value in element.attrib.items() if key.endswith(OF_OPEN_DOCUMENT)]
@@ -105,10 +108,22 @@ def named_texts(tree: Any) -> Iterator[str]:
     rules = ((rule.get("type", ""), rule.get("text")) for rule in tree.iterfind(".//{*}cfRule[@text]"))
     for kind, text in chain(rules, chain.from_iterable(map(WITHIN.findall, formulas))):
         yield PARTS_OF_TEXTS.get(kind, "*{}*").format(compared(text))
+    for element, key in filters_of(tree):
+        text, operator = compared(unescaped(element.get(key))), element.get(f"{TABLE_NAMESPACE}operator", "=")
+        if operator.strip("!=<>"):  # of OpenDocument
+            yield PARTS_OF_TEXTS.get(operator, "*{}*").format(text)
+        elif WILDCARD.search(text):
+            yield text
     for column in tree.iter("{*}tableColumn", "{*}cacheField"):
         yield compared(unescaped(column.get("name", "")))
     for field in tree.iter(f"{TABLE_NAMESPACE}data-pilot-field"):
         yield compared(field.get(f"{TABLE_NAMESPACE}source-field-name", ""))
+
+
+def filters_of(tree: Any) -> Iterator[tuple[Any, str]]:
+    """The elements with a value of a filter, and its attribute."""
+    for element in tree.iter(*FILTERS):
+        yield from ((element, key) for key in ("val", f"{TABLE_NAMESPACE}value") if element.get(key))
 
 
 def compared(text: str) -> str:
@@ -167,9 +182,10 @@ class ArchivedDocument(DocumentFile):
                     self._trees[name] = read_xml(read_part(archive, name), f"{path}: {name}", comments=False)
         if not self._trees:
             raise InputError(f"{path}: no text found, must be a {path.suffix.lower()} document")
-        sheets = self._trees.values() if path.suffix.lower() in (".xlsx", ".ods") else ()
-        named = NamedTexts(chain.from_iterable(map(named_texts, sheets)))
-        self._has_formulas = any(tree.find(".//{*}c/{*}f") is not None for tree in sheets)  # of Excel
+        sheets = {**self._trees} if path.suffix.lower() in (".xlsx", ".ods") else {}
+        named = NamedTexts(chain.from_iterable(map(named_texts, sheets.values())))
+        self._has_formulas = any(tree.find(".//{*}c/{*}f") is not None for tree in sheets.values())  # of Excel
+        self._filtered = {name: tree for name, tree in sheets.items() if any(filters_of(tree))}
         self._paragraphs: list[Any] = []
         stay = 0
         for name, tree in [*self._trees.items()]:
@@ -182,17 +198,23 @@ class ArchivedDocument(DocumentFile):
         if stay:
             parts = ", ".join(pattern.strip("*") for pattern in named.patterns if pattern.strip("*"))
             often = f"; those with {shortened(parts)} too" * bool(parts)
-            logger.warning("%s: %d texts stay, which formulas, lists of choices or tables name%s", path, stay, often)
+            what = "formulas, filters, lists of choices or tables"
+            logger.warning("%s: %d texts stay, which %s name%s", path, stay, what, often)
         self.blocks = [paragraph.block for paragraph in self._paragraphs]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
-        trees, has_new_cells = {**self._trees}, False
+        trees, cells = {**self._trees}, {}
         for paragraph, block in zip(self._paragraphs, blocks, strict=True):
-            if self._has_formulas and is_cell(paragraph):
-                has_new_cells |= plain_text(block) != plain_text(paragraph.block)
+            if is_cell(paragraph) and (text := plain_text(block)) != plain_text(paragraph.block):
+                cells[compared(plain_text(paragraph.block))] = text
             paragraph.write(block)
-        if has_new_cells:
+        if cells and self._has_formulas:
             trees |= self._calculated()
+        for name, tree in self._filtered.items():
+            for element, key in filters_of(tree):
+                if text := cells.get(compared(unescaped(element.get(key))), ""):
+                    element.set(key, escaped(text))
+                    trees[name] = tree
         changed = {
             name: etree.tostring(tree, xml_declaration=True, encoding="UTF-8", standalone=tree.docinfo.standalone)
             for name, tree in trees.items()

@@ -7,7 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, requires
 from residual_hf.base.xml_reader import XML_SPACE, XMLText, etree, read_xml, serialized
 from residual_hf.data.language_names import bcp47
 from residual_hf.data.pair_formats import PO_CHARSET, forms_of_one_and_many, read_po
@@ -20,6 +20,9 @@ from residual_hf.model.translation_inputs import has_letters
 from .document import DocumentFile, has_text, read_bytes
 from .literal_text import END, START, Mark, in_order, marked, marked_block, read_marks, write_marks
 from .mixed_content import Dialect, Span, read_mixed, write_mixed
+
+with requires("documents"):
+    from translate.lang.data import languages as with_plurals
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +38,8 @@ WITHOUT_NUMBERS = ("python-format", "lua-format", "go-format", "object-pascal-fo
 """Flags of messages in which `%1$s` is no placeholder."""
 UNNAMED_CHARSET = re.compile(rb"(Content-Type:[^\n]{1,100}? charset=)CHARSET\b")
 """As xgettext writes it, and msgfmt does not read it."""
+UNNAMED_LANGUAGE = re.compile(r'(?<=["n]Language:) ?(?=\\n)')
+UNNAMED_PLURALS = "nplurals=INTEGER; plural=EXPRESSION;"
 ESCAPES = str.maketrans(
     {character: f"\\{name}" for name, character in zip('\\"ntrvfb', '\\"\n\t\r\v\f\b', strict=True)}
 )
@@ -73,6 +78,8 @@ class POFile(DocumentFile):
         catalogue = read_po(path)
         self._encoding = catalogue.encoding
         self._text = read_bytes(path).decode(self._encoding)
+        self._header = catalogue.metadata
+        self._forms = {len(entry.msgstr_plural) for entry in catalogue if entry.msgid_plural and not entry.obsolete}
         # source, whether it is wanted, whether it becomes fuzzy, number of a message that cannot have numbers
         found: list[tuple[str, bool, bool, int | None]] = []
         for message, entry in enumerate(catalogue):
@@ -128,11 +135,26 @@ class POFile(DocumentFile):
         if left:
             why = "whose placeholders would move and have no numbers"
             logger.warning("%s: %d messages stay, %s", self.path, len(left), why)
-        written = EditedText(self._text, edits).text
+        written = self._with_language(EditedText(self._text, edits).text)
         try:
             path.write_bytes(UNNAMED_CHARSET.sub(rb"\1UTF-8", written.encode(self._encoding), count=1))
         except UnicodeEncodeError:  # the other language has other letters
             path.write_bytes(PO_CHARSET.sub(rb"\1UTF-8", written.encode(), count=1))
+
+    def _with_language(self, text: str) -> str:
+        """A catalogue with the target language and its plural forms in the places that xgettext leaves for them."""
+        code = bcp47(self.target_lang or "").replace("-", "_")
+        if code and self._header.get("Language") == "":
+            text = UNNAMED_LANGUAGE.sub(f" {code}", text, count=1)
+        if self._header.get("Plural-Forms") == UNNAMED_PLURALS:
+            _, count, rule = with_plurals.get(code) or with_plurals.get(code.partition("_")[0]) or ("", 0, "")
+            if count and self._forms <= {count}:
+                return text.replace(UNNAMED_PLURALS, f"nplurals={count}; plural={rule};", 1)
+            why = f"the plural forms of {code or 'the target language'} are unknown"
+            if count:
+                why = f"{code} has {count} plural forms, the messages have {', '.join(map(str, sorted(self._forms)))}"
+            logger.warning("%s: Plural-Forms stays a template, which gettext refuses: %s", self.path, why)
+        return text
 
 
 class XLIFFFile(DocumentFile):

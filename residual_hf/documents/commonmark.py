@@ -2,11 +2,14 @@
 
 import re
 from collections import ChainMap, Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 from unicodedata import category
+from urllib.parse import unquote
+
+import regex
 
 from residual_hf.generation.inline import LINE, Block, Inline, links_apart, plain_text
 from residual_hf.model.placeholders import Edit, EditedText
@@ -23,6 +26,14 @@ SPECIAL = re.compile(r"[\\`*_{}\[\]<>#!~$&^]|:(?=\S)|\A[-+=]|(?<=\d)[.)](?=\s|\Z
 ENTITIES = {"<": "&lt;", "&": "&amp;"}
 CONTEXTS = {"heading_open": "# ", "th_open": "|a|\n|-|\n|", "td_open": "|a|\n|-|\n|"}
 """Mark before a text that is no paragraph."""
+NO_SLUG = regex.compile(r"[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc} -]")
+"""Characters of a heading that its identifier does not have, as GitHub and Docusaurus make it."""
+OWN_ID = re.compile(
+    r"""<[^<>]*?\s(?:id|name)=["']?([^\s"'<>]+)|^[ \t>]*\(([^()\s]+)\)=|\{[^{}\n]*#([^\s{}]+)""", re.MULTILINE
+)
+"""An identifier that the page names: in a tag, the label of a heading or its attributes."""
+ANCHOR = re.compile(r"""(\][(:]\s*<?|\bhref=["']?)#([^\s<>()"']+)""")
+"""The target of a link within the page, in what is behind its text, a definition or a tag."""
 
 
 class TextRange(NamedTuple):
@@ -45,24 +56,30 @@ class MarkdownFile(DocumentFile):
         self._starts = list(accumulate(map(len, lines), initial=0))
         ends = self._starts[:-1]  # of what is found in each line
         self._spans: list[TextRange] = []
+        self._headings: list[tuple[Block, int | None]] = []  # and the place in `blocks`
+        self._html: list[Sequence[int]] = []  # first line, and that behind the last one
         self.blocks: list[Block] = []
-        previous = ""
+        last: Any = None
         text = ANY_END.sub("\n", self._text.removeprefix("\ufeff").replace(LINE, " "))
         for token in parsed(self._parser, text, self._env):
-            opening, previous = previous, token.type if token.markup not in ("=", "-") else ""
+            opening, last = last, token
+            if token.type == "html_block":
+                self._html.append(token.map)
             if token.type != "inline" or not token.map:
                 continue
             first = token.map[0]
             places = self._places(token.content.split("\n"), first, ends)
-            if places is None:
-                continue
             spelled: list[str] = []
             block = links_apart(read_marks(parts_of(token.children or [], spelled)))
-            if has_text(block):
+            is_written = has_text(block) or ANCHOR.search(token.content) is not None
+            if opening.type == "heading_open":
+                self._headings.append((block, len(self.blocks) if places and is_written else None))
+            if places and is_written:
                 further = min(1, len(places) - 1)
                 prefix = self._text[self._starts[first + further] : places[further][0]]
                 line_break = lines[first][len(lines[first].rstrip("\r\n")) :] + prefix
-                place, context = (places[0][0], places[-1][1], line_break), CONTEXTS.get(opening, "")
+                context = CONTEXTS.get(opening.type, "") if opening.markup not in ("=", "-") else ""
+                place = (places[0][0], places[-1][1], line_break)
                 self._spans.append(TextRange(*place, context, _spelling(block, spelled)))
                 self.blocks.append(block)
 
@@ -80,11 +97,27 @@ class MarkdownFile(DocumentFile):
         return places
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
+        new = self._new_slugs(blocks)
+
+        def relinked(text: str) -> str:
+            return ANCHOR.sub(lambda found: f"{found[1]}#{new.get(unquote(found[2]), found[2])}", text)
+
         edits = []
         for span, block in zip(self._spans, blocks, strict=True):
-            text = self._written(_without_empty(block), span)
+            text = self._written(_without_empty(_with_links(block, relinked)), span)
             edits.append(Edit(span.start, span.end, text.replace("\n", span.line_break)))
-        path.write_bytes(EditedText(self._text, edits).text.encode())
+        definitions = (each["map"] for each in self._env.get("references", {}).values())
+        for lines in (*self._html, *definitions):
+            start, end = (self._starts[line] for line in lines)
+            edits.append(Edit(start, end, relinked(self._text[start:end])))
+        path.write_bytes(EditedText(self._text, sorted(edits)).text.encode())
+
+    def _new_slugs(self, blocks: Sequence[Block]) -> dict[str, str]:
+        """The identifiers of headings that change; those that the page names stay."""
+        translated = [heading if place is None else blocks[place] for heading, place in self._headings]
+        slugs = zip(_slugs(heading for heading, _ in self._headings), _slugs(translated), strict=True)
+        named = {found[found.lastindex or 0] for found in OWN_ID.finditer(self._text)}
+        return {old: new for old, new in slugs if new not in ("", old) and old not in named}
 
     def _written(self, block: Block, span: TextRange) -> str:
         """A block as it is read again: with the escapes of the source, with all, or with other marks of emphasis."""
@@ -105,6 +138,30 @@ class MarkdownFile(DocumentFile):
             return ""
         last = [token for token in tokens if token.type == "inline"][-1]
         return _marks(read_marks(parts_of(last.children or [], [])))
+
+
+def _slugs(headings: Iterable[Block]) -> Iterator[str]:
+    """The identifiers of headings, of which equal ones get numbers."""
+    numbers: dict[str, int] = {}
+    for heading in headings:
+        slug = base = NO_SLUG.sub("", plain_text(heading).strip().lower()).replace(" ", "-")
+        while slug in numbers:
+            numbers[base] += 1
+            slug = f"{base}-{numbers[base]}"
+        numbers[slug] = 0
+        yield slug
+
+
+def _with_links(block: Block, relinked: Callable[[str], str]) -> Block:
+    """A block with other targets of its links."""
+    found: Block = []
+    for piece in block:
+        if isinstance(piece, Inline):
+            start, end = piece.content
+            piece = piece._replace(pieces=_with_links(piece.pieces, relinked))
+            piece = piece._replace(content=(relinked(start), relinked(end))) if end else piece
+        found.append(piece)
+    return found
 
 
 def _without_empty(block: Block) -> Block:

@@ -17,7 +17,7 @@ from residual_hf.generation.markup import Block
 from residual_hf.model.placeholders import Edit, EditedText
 
 from .document import DocumentFile, decoded, has_text, is_setting, read_bytes
-from .literal_text import Mark, characters, in_order, marked, read_marks, write_marks
+from .literal_text import CHOICE, Mark, characters, in_order, marked, read_marks, write_marks
 
 UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"(\s*:)?)?|[{}\[\]]')
@@ -47,6 +47,8 @@ PARAGRAPH = re.compile(rf"^[ \t]*{_OTHER}[^\r\n]*|(\S[^\r\n]*(?:\r?\n[ \t]+(?!{_
 ARGUMENT = re.compile(r"\{\d")
 QUOTED = re.compile(r"('[{}][^']*')")
 """An argument of `MessageFormat` that is text."""
+OPENS_QUOTE = re.compile(r"(?<!')((?:'')*)'([{}<>#][^\s'{}<>]*)")
+"""An apostrophe in a message of ICU behind which is text."""
 ESCAPE = re.compile(r"\\(?:[uU]([0-9A-Fa-f]{4})|\r?\n[ \t\f]*|(.))")
 CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 WRITTEN = {"\\": "\\\\", **{control: f"\\{name}" for name, control in CONTROLS.items()}}
@@ -86,6 +88,7 @@ class KeyValueFile(DocumentFile):
             found = list(values(self._text))
             if not found and kind in EMPTY and has_text([EMPTY[kind].sub("", self._text)]):
                 raise ValueError("it has no texts with keys")
+        self._is_icu = kind == ".json" and any(CHOICE.search(value.text) for value in found)
         texts = [value for value in found if not is_setting(value.text)]
         read = [(value, block) for value in texts if has_text(block := read_marks(value.marks(value.text)))]
         self._values, self.blocks = [value for value, _ in read], [block for _, block in read]
@@ -94,13 +97,20 @@ class KeyValueFile(DocumentFile):
         edits = [
             Edit(value.start, value.end, self._encode(text, self._text))
             for value, block in zip(self._values, map(in_order, self.blocks, blocks), strict=True)
-            if (text := write_marks(block, value.encode)) != value.text
+            if (text := self._message(value, block)) != value.text
         ]
         for named in LOCALE.finditer(self._text) if self.path.suffix.lower() == ".arb" else ():
             if (language := self.language(named[1])) != named[1]:
                 edits.append(Edit(*named.span(1), language.replace("-", "_")))
         written = EditedText(self._text, sorted(edits)).text
         path.write_bytes(written.encode(self._encoding, "java" if self._encoding in JAVA else "strict"))
+
+    def _message(self, value: Value, block: Block) -> str:
+        """A translation in which an apostrophe is one, also before a placeholder or a tag."""
+        text = write_marks(block, value.encode)
+        if not self._is_icu:
+            return text
+        return OPENS_QUOTE.sub(lambda found: found[0] if found[0] in value.text else f"{found[1]}''{found[2]}", text)
 
 
 def _json_values(text: str) -> Iterator[Value]:

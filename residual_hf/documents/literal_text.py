@@ -20,7 +20,8 @@ CODE = re.compile(f"({TAG.pattern}|{RUN.pattern})")
 REFERENCE = re.compile(f"({CHARACTER.pattern})")
 NAME = re.compile(r"</?([A-Za-z][\w:-]*|\d+(?= ?/?>))")
 ARGUMENT, MESSAGE, BRACES = "argument", "message", "braces"
-BRACE = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:plural|select|selectordinal)\s*,|'[{}][^']*'|[{}#]")
+CHOICE = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:plural|select|selectordinal)\s*,")
+BRACE = re.compile(rf"{CHOICE.pattern}|'[{{}}][^']*'|[{{}}#]")
 """In messages of ICU: the start of a choice, quoted text, a brace, a number."""
 OF_PRINTF = re.compile(rf"%(?:{FORMAT}|#@\w+@|<PRI\w+>)")
 OF_PYTHON = re.compile(r"\{(?:[!:][^{}]*)?\}")

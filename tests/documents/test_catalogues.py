@@ -1,6 +1,7 @@
 """PO and XLIFF: empty targets are filled, the rest stays."""
 
 import difflib
+import gettext
 import re
 
 import pytest
@@ -95,6 +96,53 @@ def test_a_catalogue_keeps_its_encoding(tmp_path, monkeypatch):
     (tmp_path / "a.po").write_bytes(content.replace("ISO-8859-1", "klingon").encode("latin-1"))
     with pytest.raises(InputError, match=r"a\.po: cannot be read as a PO file: 'utf-8' .*; its charset is klingon$"):
         read_document(tmp_path / "a.po")
+
+
+TEMPLATE = r"""#, fuzzy
+msgid ""
+msgstr ""
+"Language-Team: \n"
+"Language: \n"
+"Content-Type: text/plain; charset=CHARSET\n"
+"Plural-Forms: nplurals=INTEGER; plural=EXPRESSION;\n"
+
+msgid "open"
+msgstr ""
+"""
+PLURALS = """
+msgid "one file"
+msgid_plural "%d files"
+msgstr[0] ""
+msgstr[1] ""
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "messages", "language", "forms"),
+    [
+        ("deu_Latn", PLURALS, "de", "nplurals=2; plural=(n != 1);"),
+        ("fr", PLURALS, "fr", "nplurals=2; plural=(n > 1);"),
+        ("pt-BR", PLURALS, "pt_BR", "nplurals=2; plural=(n > 1);"),
+        ("ja", "", "ja", "nplurals=1; plural=0;"),
+        ("ru", PLURALS, "ru", "ru has 3 plural forms, the messages have 2"),
+        ("xyz", PLURALS, "xyz", "the plural forms of xyz are unknown"),
+        (None, PLURALS, "", "the plural forms of the target language are unknown"),
+    ],
+)
+def test_a_template_of_xgettext_becomes_a_catalogue(tmp_path, caplog, code, messages, language, forms):
+    (tmp_path / "a.pot.po").write_text(TEMPLATE + messages)
+    document = NumberedDocument(tmp_path / "a.pot.po")
+    document.write(tmp_path / "a.po", document.blocks, "en", code)
+    written = polib.pofile(str(tmp_path / "a.po"))
+    assert (written.metadata["Language"], written.metadata["Language-Team"]) == (language, "")
+    if forms.startswith("nplurals"):
+        assert written.metadata["Plural-Forms"] == forms and not caplog.text
+        written.save_as_mofile(tmp_path / "a.mo")
+        with (tmp_path / "a.mo").open("rb") as file:
+            assert gettext.GNUTranslations(file).gettext("open") == "open"
+    else:
+        assert written.metadata["Plural-Forms"] == "nplurals=INTEGER; plural=EXPRESSION;"
+        assert f"Plural-Forms stays a template, which gettext refuses: {forms}" in caplog.text
 
 
 def test_an_empty_message_may_have_several_lines(tmp_path, monkeypatch):

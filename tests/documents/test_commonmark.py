@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from itertools import product
 
 import pytest
@@ -11,7 +12,7 @@ pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("markdown_it", reason="the extra [documents] is not installed")
 
 from markdown_it import MarkdownIt
-from support.documents import rewritten, upper_text, with_marks
+from support.documents import in_upper_case, rewritten, upper_cased, upper_text, with_marks
 
 from residual_hf.documents.translation import read_document
 from residual_hf.generation.markup import Inline
@@ -181,6 +182,47 @@ def test_a_reference_keeps_its_label(tmp_path, monkeypatch):
     blocks = [[each if isinstance(each, str) else each._replace(pieces=["Eule"]) for each in document.blocks[0]]]
     document.write(tmp_path / "b.md", blocks)
     assert (tmp_path / "b.md").read_text().startswith("[Eule][old owl] and [Eule][old owl] and [Eule][old owl]\n")
+
+
+PAGE = """# The @
+
+- [see @](#the-@), **[see](#the-@ "title")** and [more](<#the-@-1>)
+- [⬆](#the-@)
+- [a page](b.md#the-owl), [none](#owl), [an own one](#kept), [a nest](#owl-nest), code `[x](#the-owl)`
+- <a href="#big-@-x--söhne">big</a>, [big](#big-@-x--s%C3%B6hne) and [a definition][d]
+
+[d]: #the-@ 'title'
+
+<p>
+<a href="#100">back</a> <a href='#1-@'>forth</a>
+</p>
+
+## The *@*
+
+    [x](#the-owl)
+
+Big @ `x` & „Söhne“
+---
+
+## 1. @
+
+## 1.0.0
+
+## Own @ {#kept}
+
+<a id="owl-nest"></a>
+
+## @ nest
+"""
+
+
+def test_links_to_headings_of_the_page_follow_them(tmp_path, monkeypatch):
+    (tmp_path / "a.md").write_text(PAGE.replace("@", "owl"))
+    translate = partial(in_upper_case, write=lambda sentence: sentence.replace("owl", "Ühu"))
+    assert rewritten(monkeypatch, tmp_path / "a.md").read_text() == PAGE.replace("@", "owl")
+    written = upper_cased(monkeypatch, tmp_path / "a.md", translate=translate, overwrite=True).read_text()
+    expected = re.sub(r"(#[\w-]*)@", r"\1ühu", PAGE.replace("%C3%B6", "ö"))
+    assert written == expected.replace("@", "Ühu")
 
 
 @pytest.mark.skipif(not SPECIFICATION.exists(), reason="npm install commonmark-spec")

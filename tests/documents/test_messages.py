@@ -304,6 +304,33 @@ def test_characters_that_a_format_escapes(name, content, read, translation, writ
     assert (tmp_path / name).read_text() == written
 
 
+CHOICE = '"{n, plural, other {# owls of }}"'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "apostrophe"),
+    [
+        *(("a.json", f'["name of {text}", {CHOICE}]', "''") for text in ("{a}", "<b>it</b>", "<b>it of </b>")),
+        ("a.json", '["name of {a}"]', "'"),  # not of ICU
+        ("a.arb", f'{{"a": "name of {{a}}", "b": {CHOICE}}}', "'"),  # in which Flutter reads no quotes
+    ],
+)
+def test_new_apostrophes_before_marks_of_icu_are_doubled(name, content, apostrophe, tmp_path):
+    def translated(block):
+        return [
+            piece.replace("of ", "d'")
+            if isinstance(piece, str)
+            else piece._replace(pieces=piece.pieces if piece.keep else translated(piece.pieces))
+            for piece in block
+        ]
+
+    content = content.replace("]", ", \"it's '{a}' now\"]")  # whose quotes stay
+    (tmp_path / name).write_text(content)
+    document = read_document(tmp_path / name)
+    document.write(tmp_path / name, [*map(translated, document.blocks)])
+    assert (tmp_path / name).read_text() == content.replace("of ", f"d{apostrophe}")
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

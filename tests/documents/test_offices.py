@@ -375,6 +375,21 @@ def test_an_e_book(tmp_path, monkeypatch):
         assert packed.infolist()[0].compress_type == zipfile.ZIP_STORED
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "cp437"])
+def test_names_of_files_need_no_flag_for_utf_8(tmp_path, monkeypatch, encoding):
+    """Info-ZIP and macOS write them without; of other names without it, those of DOS are meant."""
+    item = '<manifest><item href="Über.xml" media-type="application/xhtml+xml"/></manifest>'
+    files = {"mimetype": "application/epub+zip", "a.opf": f"<p>{item}</p>", "b.xhtml": "<p>two</p>"}
+    size = len("Über".encode(encoding))
+    source = archive(tmp_path / "a.epub", **files, **{f"{'x' * size}.xml": "<p>one</p>", f"{'y' * size}.png": "a"})
+    packed = source.read_bytes()
+    for letter, name in (("x", "Über.xml"), ("y", "Über.png")):
+        packed = packed.replace(f"{letter * size}{name[4:]}".encode(), name.encode(encoding))
+    source.write_bytes(packed)
+    written = upper_cased(monkeypatch, source)
+    assert content(written, "Über.xml") == "<p>ONE</p>" and content(written, "Über.png") == "a"
+
+
 @pytest.mark.parametrize(
     ("limit", "value", "message"),
     [

@@ -1,10 +1,12 @@
 """Cells of Excel and OpenDocument."""
 
 import re
+import zipfile
+from functools import partial
 
 import pytest
 from documents.test_offices import archive, content, open_document
-from support.documents import rewritten, upper_cased
+from support.documents import in_upper_case, rewritten, upper_cased
 
 from residual_hf.documents.translation import read_document
 from residual_hf.generation.markup import plain_text
@@ -65,7 +67,7 @@ def test_texts_that_formulas_compare_stay(tmp_path, monkeypatch, caplog):
     written = upper_cased(monkeypatch, archive(tmp_path / "a.xlsx", mimetype="x", **files))
     found = re.findall("<t>([^<]*)</t>", content(written, "xl/sharedStrings.xml"))
     assert found == [*texts[:5], "A*B", "OPEN"], "a wildcard with a letter or two names nothing"
-    assert "a.xlsx: 5 texts stay, which formulas, lists of choices or tables name" in caplog.text
+    assert "a.xlsx: 5 texts stay, which formulas, filters, lists of choices or tables name" in caplog.text
     assert "<text>SEE THIS</text>" in content(written, "xl/threadedComments/threadedComment1.xml")
     formula = '<t:table-cell t:formula="of:=IF([.A1]=&quot;open&quot;;1;2)"/>'
     names = 'xmlns:t="urn:oasis:names:tc:opendocument:xmlns:table:1.0"'
@@ -94,6 +96,43 @@ def test_formulas_are_calculated_from_the_translation(tmp_path, monkeypatch, pro
         written = content(upper_cased(monkeypatch, path, overwrite=True), "xl/workbook.xml")
         assert (expected if formula else properties) in written
         assert properties in content(rewritten(monkeypatch, path), "xl/workbook.xml")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("a.xlsx", value) for value in ('<filter val="{}"/>', '<filter val="12"/>', '<customFilter val="{}"/>')),
+        ("a.xlsx", '<customFilter val="*open*"/>'),
+        *(("a.ods", f"<t:filter-{value}/>") for value in ('set-item t:value="{}"', 'condition t:value="{}"')),
+        ("a.ods", '<t:filter-condition t:operator="contains" t:value="open"/>'),
+    ],
+)
+def test_filters_find_the_translated_cells(tmp_path, monkeypatch, name, value):
+    """A cell stays if its filter looks for a part of it."""
+    before, after, written = "Open task", "Open task" if "open" in value else "OPEN TASK", value.format("OPEN TASK")
+    value = f'<a xmlns:t="urn:oasis:names:tc:opendocument:xmlns:table:1.0">{value.format("open task")}</a>'
+    if name == "a.ods":
+        path = open_document(tmp_path / name, f"{value}<text:p>{before}</text:p><text:p>see</text:p>")
+    else:
+        cells = f"<sst><si><t>{before}</t></si></sst>"
+        path = archive(tmp_path / name, **{"xl/worksheets/sheet1.xml": value, "xl/sharedStrings.xml": cells})
+    with zipfile.ZipFile(upper_cased(monkeypatch, path)) as packed:
+        found = "".join(packed.read(part).decode() for part in packed.namelist())
+    assert written in found and f">{after}<" in found
+
+
+@pytest.mark.parametrize("kind", ["si", "text"])
+@pytest.mark.parametrize("translation", ["all", "all gone", ""])
+def test_formats_without_a_translation_leave_no_empty_run(tmp_path, monkeypatch, kind, translation):
+    """Excel takes a file with an empty run for a damaged one."""
+    bold, italic = (f"<r><rPr><{name}/></rPr><t>{{}}</t></r>" for name in "bi")
+    source = f"<{kind}>{bold.format('no one')}<r><t> is </t></r>{italic.format('here')}</{kind}>"
+    part = "xl/sharedStrings.xml" if kind == "si" else "xl/comments1.xml"
+    path = archive(tmp_path / "a.xlsx", **{part: f'<a xmlns="{SHEETS}">{source}</a>'})
+    translate = partial(in_upper_case, write=lambda sentence: translation)
+    written = content(upper_cased(monkeypatch, path, translate=translate), part)
+    runs = re.findall("<t[^>]*>([^<]*)</t>", written)
+    assert "".join(runs) == translation and (all(runs) or written.endswith(f"<{kind}><t></t></{kind}></a>"))
 
 
 def test_names_of_fields_of_pivot_tables_stay(tmp_path, monkeypatch):
