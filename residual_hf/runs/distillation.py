@@ -4,20 +4,22 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import check_output_folder, read_json, write_atomically, write_json
+from residual_hf.base.files import atomic_file, check_output_folder, read_json, write_atomically, write_json
 from residual_hf.base.yaml_files import dump_yaml
-from residual_hf.data.cleaning import clean_corpus, pair_filter
+from residual_hf.data.cleaning import pair_filter
 from residual_hf.data.corpus import ParallelCorpus, describe_corpus, read_parallel
-from residual_hf.data.data_settings import CorpusSpec
+from residual_hf.data.data_settings import CorpusSpec, DataSettings
 from residual_hf.data.multilingual import directions
-from residual_hf.data.pair_reader import check_files
+from residual_hf.data.pair_reader import PairReader, check_files
+from residual_hf.data.pair_rows import Pair
 from residual_hf.data.pipeline import given_tokenizer
 from residual_hf.data.text_files import iter_lines, one_line
 from residual_hf.data.tokenizer import backend_of, reads_segmented_text, spaced
@@ -82,8 +84,6 @@ def distill(
     layers = {"encoder_layers": int(found[1]), "decoder_layers": int(found[2])}
     replace(recipe, model={**recipe.model, **layers}).build_config()  # refuses layers
     check_files(recipe.data.train)
-    if recipe.data.stream:
-        logger.warning("data.stream: distill reads one training corpus at a time into memory, also with it")
     splits = ("valid", "test") if recipe.data.bidirectional else ()
     held_out = {split: [read_parallel(spec) for spec in getattr(recipe.data, split) or ()] for split in splits}
     segmented = recipe.tokenizer.kind == "pretokenized"
@@ -101,17 +101,17 @@ def distill(
         write_json(folder / RECORD, made_with)
     several, both = recipe.data.language_tags is not None, recipe.data.bidirectional
     corpora = [plain(spec) for spec in recipe.data.train if spec.tag is not None]
-    for number, (spec, corpus) in enumerate(training_text(recipe), start=1):
+    for number, pairs in enumerate(training_text(recipe), start=1):
         source, target = (folder / f"train{number}.{side}" for side in ("source", "target"))
+        languages = {"source_lang": pairs.source_lang, "target_lang": pairs.target_lang}
         if not target.exists():
             own = settings
             if several:
-                own = replace(settings, source_lang=corpus.source_lang, target_lang=corpus.target_lang)
-            tokenize = recipe.evaluation.tokenizer_for(corpus.target_lang) if closest else None
-            write_targets(corpus, load_teacher, source, target, own, tokenize)
-        weight = spec.weight and spec.weight / (1 + both)  # that of one direction
-        files = {"source": str(source), "target": str(target), "weight": weight}
-        corpora.append({**files, "source_lang": corpus.source_lang, "target_lang": corpus.target_lang})
+                own = replace(settings, source_lang=pairs.source_lang, target_lang=pairs.target_lang)
+            tokenize = recipe.evaluation.tokenizer_for(pairs.target_lang) if closest else None
+            write_targets(pairs, load_teacher, source, target, own, tokenize)
+        weight = pairs.spec.weight and pairs.spec.weight / (1 + both)  # that of one direction
+        corpora.append({"source": str(source), "target": str(target), "weight": weight, **languages})
     values["data"] |= {"train": corpora, "bidirectional": False}
     for split, read in held_out.items():
         both_ways = []
@@ -146,16 +146,33 @@ def with_subwords(load_teacher: Callable[[], Translator]) -> Translator:
     return teacher
 
 
-def training_text(recipe: Recipe) -> Iterator[tuple[CorpusSpec, ParallelCorpus]]:
-    """The training corpora, cleaned, in every direction, with their specifications."""
-    for spec in recipe.data.train:
-        if spec.tag is not None:
-            continue
-        corpus = read_parallel(spec)
-        if recipe.data.cleaning is not None:
-            corpus, _ = clean_corpus(corpus, pair_filter(recipe.data.cleaning))
-        for direction in directions(corpus, recipe.data.bidirectional):
-            yield spec, direction
+@dataclass(frozen=True)
+class TrainingText:
+    """The pairs of a training corpus, cleaned, in one direction; they are read anew each time, not kept in memory."""
+
+    spec: CorpusSpec
+    data: DataSettings
+    is_reversed: bool
+
+    @property
+    def source_lang(self) -> str | None:
+        return self.spec.target_lang if self.is_reversed else self.spec.source_lang
+
+    @property
+    def target_lang(self) -> str | None:
+        return self.spec.source_lang if self.is_reversed else self.spec.target_lang
+
+    def __iter__(self) -> Iterator[Pair]:
+        reason_to_drop = None if self.data.cleaning is None else pair_filter(self.data.cleaning)
+        for pair in PairReader(self.spec, streaming=self.data.stream).one_pass():
+            if reason_to_drop is None or reason_to_drop(*pair) is None:
+                yield pair[::-1] if self.is_reversed else pair
+
+
+def training_text(recipe: Recipe) -> list[TrainingText]:
+    """The training text in every direction."""
+    ways = (False, True) if recipe.data.bidirectional else (False,)
+    return [TrainingText(spec, recipe.data, way) for spec in recipe.data.train if spec.tag is None for way in ways]
 
 
 def write_reverse(corpus: ParallelCorpus, name: Path) -> dict[str, Any]:
@@ -169,35 +186,39 @@ def write_reverse(corpus: ParallelCorpus, name: Path) -> dict[str, Any]:
 
 
 def write_targets(
-    corpus: ParallelCorpus,
+    pairs: TrainingText,
     load_teacher: Callable[[], Translator],
     source: Path,
     target: Path,
     settings: StreamSettings,
     tokenize: str | None,
 ) -> None:
-    """Write the sources of a corpus and their translations, pair by pair; the target is written last.
+    """Write the sources of training text and their translations, pair by pair; the target is written last.
 
     `tokenize`: of sacreBLEU, to keep the translation with the highest sentence BLEU only.
     """
     count = settings.num_return_sequences
     lines, found = source.with_name(f"{source.name}.lines"), target.with_name(f"{target.name}.found")
     if not found.exists():
-        write_atomically(lines, "".join(f"{one_line(line)}\n" for line in corpus.sources))
+        with atomic_file(lines) as path, path.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{one_line(text)}\n" for text, _ in pairs)
         resume = found.with_name(f"{found.name}.partial.json").exists()
         translate_file(load_teacher, settings, source=lines, output=found, resume=resume, overwrite=True)
-    translations = iter_lines(found)
-    sources, targets = [], []
-    for text, reference in corpus:
-        best = list(dict.fromkeys(islice(translations, count)))
-        if tokenize is not None:
-            best = [closest_to(reference, best, tokenize)]
-        kept = [line for line in best if line.strip()]
-        sources += [one_line(text)] * len(kept)
-        targets += kept
-    logger.info("%s: %d pairs of %d sentences", corpus.name, len(targets), len(corpus))
-    write_atomically(source, "".join(f"{line}\n" for line in sources))
-    write_atomically(target, "".join(f"{line}\n" for line in targets))
+    translations, sentences, written = iter_lines(found), 0, 0
+    with ExitStack() as stack:
+        files = []
+        for path in (target, source):  # the first is the last to have its name
+            path = stack.enter_context(atomic_file(path))
+            files.append(stack.enter_context(path.open("w", encoding="utf-8", newline="\n")))
+        for text, reference in pairs:
+            best = list(dict.fromkeys(islice(translations, count)))
+            if tokenize is not None:
+                best = [closest_to(reference, best, tokenize)]
+            kept = [line for line in best if line.strip()]
+            files[0].writelines(f"{line}\n" for line in kept)
+            files[1].writelines([f"{one_line(text)}\n"] * len(kept))
+            sentences, written = sentences + 1, written + len(kept)
+    logger.info("%s: %d pairs of %d sentences", pairs.spec.title, written, sentences)
     found.unlink()
     lines.unlink()
 
