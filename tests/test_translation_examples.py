@@ -148,6 +148,16 @@ def test_a_model_with_codes_of_languages_is_tuned_with_them(tmp_path, text, monk
     saved = AutoTokenizer.from_pretrained(tmp_path / "out")
     forced = GenerationConfig.from_pretrained(tmp_path / "out").forced_bos_token_id
     assert saved.convert_ids_to_tokens(forced) == saved.tgt_lang == "deu_Latn"
+    mbart = (
+        "--model",
+        foreign_model("mbart", tmp_path / "mbart"),
+        *arguments[2 : -len(STEPS) - 1],
+        tmp_path / "mb",
+        *STEPS,
+    )
+    run("translation/change_mode.py", *mbart, "--source-lang", "en", "--target-lang", "de", "--ln-mode", "layer_scale")
+    start = GenerationConfig.from_pretrained(tmp_path / "mb").decoder_start_token_id
+    assert AutoTokenizer.from_pretrained(tmp_path / "mb").convert_ids_to_tokens(start) == "de_DE"
 
 
 def test_targets_are_read_by_their_own_vocabulary_and_long_pairs_left_out(tmp_path, text, monkeypatch):

@@ -51,8 +51,11 @@ def load(options: argparse.Namespace) -> tuple[Any, Any]:
         if not (options.source_lang and options.target_lang):
             raise SystemExit("--source-lang, --target-lang: missing, needed by a model with codes of languages")
         set_pair(tokenizer, options.source_lang, options.target_lang, "--source-lang, --target-lang")
-        forced = target_code(tokenizer) if begins_with_code(tokenizer) else None
-        model.generation_config.forced_bos_token_id = forced
+        if begins_with_code(tokenizer):
+            model.generation_config.forced_bos_token_id = target_code(tokenizer)
+        else:  # mBART's decoder starts with it
+            model.config.decoder_start_token_id = target_code(tokenizer)
+            model.generation_config.decoder_start_token_id = target_code(tokenizer)
     return model, tokenizer
 
 

@@ -223,5 +223,4 @@ def is_table_of_class(table: Tensor, config: ResidualConfig, stack: str) -> bool
     positions = build_positions(config.of(stack))
     assert isinstance(positions, SinusoidalPositions)
     rows = min(len(positions.table), len(table))
-    tolerance = 1e-6 if table.dtype in (torch.float32, torch.float64) else 1e-2
-    return torch.allclose(table[:rows].float().cpu(), positions.table[:rows], atol=tolerance)
+    return torch.allclose(table[:rows].float().cpu(), positions.table[:rows], atol=1e-2)  # of half precision

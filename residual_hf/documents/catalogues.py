@@ -147,7 +147,8 @@ class POFile(DocumentFile):
         if code and self._header.get("Language") == "":
             text = UNNAMED_LANGUAGE.sub(f" {code}", text, count=1)
         if self._header.get("Plural-Forms") == UNNAMED_PLURALS:
-            _, count, rule = with_plurals.get(code) or with_plurals.get(code.partition("_")[0]) or ("", 0, "")
+            names = [code, code.partition("_")[0], f"{code.partition('_')[0]}_CN", "nb" if code == "no" else ""]
+            _, count, rule = next((with_plurals[name] for name in names if name in with_plurals), ("", 0, ""))
             if count and self._forms <= {count}:
                 return text.replace(UNNAMED_PLURALS, f"nplurals={count}; plural={rule};", 1)
             why = f"the plural forms of {code or 'the target language'} are unknown"

@@ -100,7 +100,7 @@ class MarkdownFile(DocumentFile):
         new = self._new_slugs(blocks)
 
         def relinked(text: str) -> str:
-            return ANCHOR.sub(lambda found: f"{found[1]}#{new.get(unquote(found[2]), found[2])}", text)
+            return ANCHOR.sub(lambda found: f"{found[1]}#{new.get(unquote(found[2]).lower(), found[2])}", text)
 
         edits = []
         for span, block in zip(self._spans, blocks, strict=True):

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
-from itertools import accumulate
+from itertools import accumulate, compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -280,11 +280,10 @@ class Translator:
                 written, before = to_text(self.tokenizer, [best[0].ids, found[row][0].ids])
                 lacks, lacked = lacking(*demands[row], written), lacking(*demands[row], before)
                 if lacks == 0 or lacks < lacked:  # else the search has found none of them
-                    found[row] = self._in_place(sources[row], sentences[row], demands[row], found[row], best)
-                    for each, candidate in enumerate(found[row]):
-                        if request.scores and candidate.score is None:
-                            forced, penalty = self._codes(candidate.ids), settings.length_penalty
-                            found[row][each] = scored(self.model, sources[row], candidate.ids, forced, penalty)
+                    chosen = self._in_place(sources[row], sentences[row], demands[row], found[row], best)
+                    if request.scores or len(chosen) > 1:
+                        chosen = self._ranked(sources[row], demands[row], chosen, settings.length_penalty)
+                    found[row] = chosen
         return found
 
     def _in_place(
@@ -301,13 +300,30 @@ class Translator:
         A model that never saw a term writes its sentence to the end before it.
         """
         texts = to_text(self.tokenizer, [candidate.ids for candidate in free])
-        beginnings = tuple(text.rstrip(SENTENCE_ENDS) for text in texts)
-        found = list(forced)
+        incomplete = [lacking(*demands, text) > 0 for text in texts]
+        beginnings = tuple(text.rstrip(SENTENCE_ENDS) for text in compress(texts, incomplete))
+        found: list[Candidate] = []
         for each, after in enumerate(to_text(self.tokenizer, [candidate.ids for candidate in forced])):
-            if after.startswith(beginnings):
-                complete = free[each] if lacking(*demands, texts[each]) == 0 else None
-                found[each] = complete or self._with_terms(ids, sentence, free[each], texts[each]) or forced[each]
+            chosen = forced[each]
+            if after.startswith(beginnings if each else beginnings[:1]):
+                if not incomplete[each]:
+                    chosen = free[each]
+                else:
+                    chosen = self._with_terms(ids, sentence, free[each], texts[each]) or chosen
+            is_known = any(chosen.ids == other.ids for other in found)
+            found.append(forced[each] if is_known else chosen)
         return found
+
+    def _ranked(
+        self, source: Sequence[int], demands: Demands, candidates: Sequence[Candidate], length_penalty: float
+    ) -> list[Candidate]:
+        """Candidates with scores, first those that lack the fewest terms, of these the best first."""
+        ranked: list[tuple[int, float, int, Candidate]] = []
+        for text, each in zip(to_text(self.tokenizer, [each.ids for each in candidates]), candidates, strict=True):
+            if each.score is None:
+                each = scored(self.model, source, each.ids, self._codes(each.ids), length_penalty)
+            ranked.append((lacking(*demands, text), -(each.score or 0.0), len(ranked), each))
+        return [each for *_, each in sorted(ranked)]
 
     def _with_terms(self, ids: Sequence[int], sentence: str, free: Candidate, before: str) -> Candidate | None:
         """A candidate, whose text is `before`, with missing terms in the place of words; None if there are none."""

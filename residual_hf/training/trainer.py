@@ -240,10 +240,11 @@ class ResidualTrainer(ShardedTrainer):
         with averaged, merged(self.model):
             super().save_model(output_dir, _internal_call)
         folder = Path(output_dir or self.args.output_dir)
-        if self.ema is not None and is_checkpoint and self.args.should_save:
-            self.ema.save(folder)
-        if self.settings.lora is not None and self.args.should_save:
-            save_trained(self.model, folder)
+        if is_checkpoint and self.args.should_save:
+            if self.ema is not None:
+                self.ema.save(folder)
+            if self.settings.lora is not None:
+                save_trained(self.model, folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if self.settings.lora is None:

@@ -124,6 +124,8 @@ msgstr[1] ""
         ("fr", PLURALS, "fr", "nplurals=2; plural=(n > 1);"),
         ("pt-BR", PLURALS, "pt_BR", "nplurals=2; plural=(n > 1);"),
         ("ja", "", "ja", "nplurals=1; plural=0;"),
+        ("zho_Hans", "", "zh_Hans", "nplurals=1; plural=0;"),
+        ("no", PLURALS, "no", "nplurals=2; plural=(n != 1);"),
         ("ru", PLURALS, "ru", "ru has 3 plural forms, the messages have 2"),
         ("xyz", PLURALS, "xyz", "the plural forms of xyz are unknown"),
         (None, PLURALS, "", "the plural forms of the target language are unknown"),

@@ -167,24 +167,37 @@ def test_the_score_is_of_the_translation_with_the_term_in_its_place(monkeypatch,
     assert best.score == pytest.approx(own.log_prob / (own.tokens + len(tags)) ** 0.7, rel=1e-4)
 
 
-def test_alternatives_have_the_term_in_its_place_too(tokenizer, model, monkeypatch):
-    texts = ["a cat in park", "a small cat", "a dog", "a cat in park dog", "a cat in park park dog", "a small cat dog"]
-    rows = tokenizer(text_target=texts, add_special_tokens=False)["input_ids"]
-    candidates = [Candidate(row, float(-place)) for place, row in enumerate(rows)]
-    found = iter([[candidates[:3]], [candidates[3:]]])
+@pytest.mark.parametrize(
+    ("free", "forced", "expected"),
+    [
+        (
+            ["a cat in park", "a small cat", "a dog"],
+            ["a cat in park dog", "a cat in park park dog", "a small cat dog"],
+            ["a dog in park", "a small dog", "a dog"],
+        ),
+        (["a cat in park", "a small dog"], ["a small dog", "a cat in park dog"], ["a small dog", "a cat in park dog"]),
+        (["a cat in park", "a park in park"], ["a cat in park dog"] * 2, ["a dog in park", "a cat in park dog"]),
+    ],
+)
+def test_alternatives_have_the_term_in_its_place_too(tokenizer, model, monkeypatch, free, forced, expected):
+    """The best first; one that has the term by itself stays, and none is there twice."""
+    rows = tokenizer(text_target=[*free, *forced], add_special_tokens=False)["input_ids"]
+    candidates = [Candidate(row) for row in rows]
+    found = iter([[candidates[: len(free)]], [candidates[len(free) :]]])
     monkeypatch.setattr(translator_module, "search", lambda *args, **options: next(found))
 
     def links(model, tokenizer, sources, targets, *ids):
         (source,), (target,) = sources, targets
         read, written = (word_spans(text, bare=True) for text in (source, target))
         weights = np.zeros((len(written), len(read)))
-        weights[target.split().index("cat"), 1] = 1
+        weights[1 + ("small" in target), 1] = 1
         return [Alignment(source, target, (AlignedTokens(read, written, weights, np.zeros(len(written))),))]
 
     monkeypatch.setattr(translator_module, "align", links)
     translator = Translator(model, tokenizer, glossary=Glossary([("Katzen", "dog")]))
-    (best,) = translator.hypotheses(["zwei Katzen schlafen"], 3)
-    assert [each.text for each in best] == ["a dog in park", "a small dog", "a dog"]
+    (best,) = translator.hypotheses(["zwei Katzen schlafen"], len(free))
+    assert sorted(each.text for each in best) == sorted(expected)
+    assert [each.score for each in best] == sorted((each.score for each in best), reverse=True)
 
 
 def test_what_is_truncated_demands_no_terms(tokenizer, model):
