@@ -196,6 +196,7 @@ def search_batch(
     else:
         own_length = OwnLength(torch.tensor(limits))
         arguments["stopping_criteria"] = [*(arguments.get("stopping_criteria") or ()), own_length]
+        arguments.setdefault("forced_eos_token_id", None)  # at the longest limit of the batch
     if settings.shortlist and shortlist is not None:
         needed = [tokens_of(own) for own in phrases or [[]] * len(sources)]
         lists = zip(sources, needed, strict=True)

@@ -91,7 +91,7 @@ class ResidualAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         if self.is_cross_attention and past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
             cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
-            return cached.keys, cached.values
+            return cached.keys.to(states.device), cached.values.to(states.device)  # an offloading cache moves them
         key = self.split_heads("key", self.k_proj(states))
         key = key if rotary is None else rotate(key, rotary)
         value = self.split_heads("value", self.v_proj(states))
@@ -124,9 +124,10 @@ class ResidualAttention(nn.Module):
         if score_residual is not None:
             kwargs["score_residual"] = score_residual
 
-        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
+        implementation = self.config._attn_implementation
+        if self.is_cross_attention and getattr(attention_mask, "ndim", None) == 2:  # which flash attention would
+            implementation, attention_mask = "sdpa", attention_mask[:, None, None].bool()  # take for that of queries
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         output, *rest = attention_interface(
             self,
             query,

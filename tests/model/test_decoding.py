@@ -81,13 +81,17 @@ def test_a_sentence_alone_has_the_translation_it_has_in_a_batch(beams, served):
     assert len(served) == 41
 
 
+@pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("beams", [1, 4])
-def test_every_sentence_has_a_limit_of_its_own(beams):
+def test_every_sentence_has_a_limit_of_its_own(beams, fast):
+    """A forced end, which Transformers puts at the longest limit of a batch, changes none."""
     model, sources = make_model("post_ln"), make_sources(random.Random(2), 6, left_padded=False)
-    limits = torch.tensor([1, 3, 30, 5, 2, 8])
-    batch = model.generate(sources, max_new_tokens=30, length_limits=limits, num_beams=beams, early_stopping=beams > 1)
+    limits, options = torch.tensor([1, 3, 30, 5, 2, 8]), {"num_beams": beams, "early_stopping": beams > 1}
+    model.generation_config.forced_eos_token_id = 2
+    batch = model.generate(sources, max_new_tokens=30, length_limits=limits, fast_decoding=fast, **options)
+    model.generation_config.forced_eos_token_id = None
     for source, limit, found in zip(sources, limits.tolist(), batch, strict=True):
-        alone = model.generate(source[None], max_new_tokens=limit, num_beams=beams, early_stopping=beams > 1)[0]
+        alone = model.generate(source[None], max_new_tokens=limit, fast_decoding=fast, **options)[0]
         assert torch.equal(found[: len(alone)], alone) and found[len(alone) :].eq(1).all()
 
 

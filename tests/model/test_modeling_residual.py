@@ -8,6 +8,9 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 from support.models import LABELS, OURS, SOURCE, TARGET, every_mode, every_shape, logits_of, make, shapes_of
 from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import flash_attention_mask
 
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -125,6 +128,23 @@ def test_eager_and_sdpa_attention_agree(mode):
 @pytest.mark.slow
 def test_flex_attention_agrees():
     agree_after_switching("resi_dual", "flex_attention")
+
+
+def test_flash_attention_reads_padded_sources_by_another():
+    """It takes the padding of keys for that of queries, of which cross-attention has others."""
+
+    def flash(module, query, key, value, mask, **kwargs):
+        assert mask is None or query.shape[2] == key.shape[2] == mask.shape[1] and not module.is_cross_attention
+        mask = None if mask is None else mask[:, None, None].bool()
+        return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
+
+    AttentionInterface.register("unpadding", flash)
+    AttentionMaskInterface.register("unpadding", flash_attention_mask)
+    model, source = make("resi_dual", "sdpa"), SOURCE.clone()
+    source[1, -2:] = model.config.pad_token_id
+    expected = logits_of(model, source, source.ne(1))
+    model.set_attn_implementation("unpadding")
+    torch.testing.assert_close(logits_of(model, source, source.ne(1)), expected)
 
 
 def test_modes_that_need_one_attention_take_it_by_themselves(tmp_path):
