@@ -11,6 +11,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
 from residual_hf.base.errors import InputError, input_errors
@@ -164,6 +165,21 @@ def side_by_side(threads: int) -> Iterator[Callable]:
         pool.shutdown(cancel_futures=True)
 
 
+class OwnEnd(LogitsProcessor):
+    """Forces the end of the hypotheses of each sentence at a limit of its own, new tokens in `limits`."""
+
+    def __init__(self, limits: Tensor, end: int | list[int]):
+        self.limits, self.end, self.of_rows = limits, end, limits
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if self.of_rows is self.limits:  # the first new token
+            self.of_rows = self.limits + input_ids.shape[1]
+        limits = self.of_rows.repeat_interleave(len(input_ids) // len(self.limits)).to(input_ids.device)
+        ends = torch.full_like(scores[0], -torch.inf)
+        ends[self.end] = 0
+        return torch.where((limits == input_ids.shape[1] + 1)[:, None], ends, scores)
+
+
 @torch.no_grad()
 def search_batch(
     model: Any,
@@ -196,7 +212,10 @@ def search_batch(
     else:
         own_length = OwnLength(torch.tensor(limits))
         arguments["stopping_criteria"] = [*(arguments.get("stopping_criteria") or ()), own_length]
-        arguments.setdefault("forced_eos_token_id", None)  # at the longest limit of the batch
+        if forced := arguments.pop("forced_eos_token_id", generation.forced_eos_token_id):
+            given = arguments.get("logits_processor") or ()
+            arguments["logits_processor"] = LogitsProcessorList([*given, OwnEnd(torch.tensor(limits), forced)])
+        arguments["forced_eos_token_id"] = None  # which would be at the longest limit of the batch
     if settings.shortlist and shortlist is not None:
         needed = [tokens_of(own) for own in phrases or [[]] * len(sources)]
         lists = zip(sources, needed, strict=True)

@@ -450,10 +450,12 @@ def test_other_families_translate_as_generate_does(family, tmp_path):
         Translator.from_pretrained(tmp_path, dtype="int8")
 
 
-def test_translations_of_other_families_do_not_depend_on_their_batch():
+@pytest.mark.parametrize("family", [marian, t5])
+def test_translations_of_other_families_do_not_depend_on_their_batch(family):
+    """Also at a forced end, which is at the limit of each sentence."""
     torch.manual_seed(7)
     tokenizer, sentences = tiny_tokenizer(), ["two", "two cats", " ".join(SENTENCES[:2] * 2)]
-    other = Translator(t5(tokenizer).eval(), tokenizer, replace(SETTINGS, num_beams=4))
+    other = Translator(family(tokenizer).eval(), tokenizer, replace(SETTINGS, num_beams=4))
     assert other.translate(sentences) == [other.translate(each) for each in sentences]
 
 
