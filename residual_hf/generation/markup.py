@@ -18,34 +18,28 @@ for those who translate sentences of several documents together.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
-
-from sentencex import segment
 
 from residual_hf.data.language_names import detected_as
 from residual_hf.data.scripts import DIRECTION
 from residual_hf.model.alignment import Alignment, rewritten
 from residual_hf.model.placeholders import RUN
-from residual_hf.model.translation_inputs import has_letters, languages_of
+from residual_hf.model.translation_inputs import languages_of
 
 from .generation_settings import SearchRequest
 from .inline import Block, Content, plain_text, read_block, restored
 from .inline import Inline as Inline
-from .long_text import space_between, split_text
+from .long_text import space_between
 from .projection import KeptText, Node, SentencePair, project
+from .sentences import split_sentences
 from .translator import Hypothesis, Translator
 
 KEPT = re.compile(f"({RUN.pattern})")
 MOST_PLACEHOLDERS = 1000  # in a block; they are placed together, in quadratic time
 LONGEST_SENTENCE = 200  # tokens; models of sentences lose quality beyond
-LINE_BREAKS = re.compile(r"([\r\n\v\f\x85\u2028\u2029]+)")
-BEFORE_SENTENCE = re.compile(rf"(?:\s|{DIRECTION.pattern})*(?:[-*+•–—#>]+\s+)*")  # with marks of lists and quotations
-UNUSUAL_SPACE = re.compile(r"[^\S ]")
-SENTENCE = re.compile(r"(?:[^។៕།]|។ល។)+(?:[។៕།]+['\"»”’)\]]*\s*)?|[។៕།]+['\"»”’)\]]*\s*")
-"""A sentence of Khmer or Tibetan, whose marks sentencex does not know; ។ល។ is "etc."."""
 
 T = TypeVar("T")
 
@@ -136,33 +130,6 @@ class SplitBlocks:
         """A list for each block, of what is found for each of `sentences`."""
         following = iter(found)
         return [[next(following) for _ in block.sentences] for block in self._blocks]
-
-
-def split_sentences(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[tuple[str, bool]]:
-    """The pieces of a text in order, without gaps, and whether each is a sentence or numbers, bullets, spaces between.
-
-    Arguments are those of `SplitBlocks`.
-    """
-    for line in LINE_BREAKS.split(text):
-        if not has_letters(line):
-            yield line, False
-            continue
-        for sentence in sentences_of(line, language):
-            before = BEFORE_SENTENCE.match(sentence)[0]  # type: ignore[index]  # it matches any text
-            core = sentence[len(before) :].rstrip()
-            yield before, False
-            for part, space in split_text(core, fits):
-                yield part, has_letters(part)
-                yield space, False
-            yield sentence[len(before) + len(core) :], False
-
-
-def sentences_of(line: str, language: str) -> Iterator[str]:
-    """The sentences of a line with the spaces after them. sentencex panics at some spaces before a full stop."""
-    end = 0
-    for found in segment(language, UNUSUAL_SPACE.sub(" ", line)):
-        for sentence in SENTENCE.findall(found):
-            yield line[end : (end := end + len(sentence))]
 
 
 class _MarkedText:

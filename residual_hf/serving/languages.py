@@ -1,14 +1,19 @@
 """The languages that the models of a server translate."""
 
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
+from babel.core import get_global
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
+from regex import Pattern
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.language_names import code_given, detected_as, language_name, variants
+from residual_hf.data.scripts import LETTER, is_script, letters_of
 from residual_hf.generation.translator import Translator
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import language_tags
@@ -16,6 +21,18 @@ from residual_hf.model.translation_inputs import language_tags
 from .layout import SAMPLE
 
 CERTAIN = 50  # percent, from which a text is in the target language and stays, and a text of a list is read alone
+FAR_LIKELIER = 3  # times
+LETTERS = {"Hans": "Han", "Hant": "Han", "Jpan": "Han+Hiragana+Katakana", "Kore": "Hangul+Han"}
+"""Scripts of Unicode for those of several writing systems, which codes of languages name."""
+
+
+@cache
+def letters(code: str) -> Pattern:
+    """One letter of the script of a language, which is the usual one if its code names none."""
+    parts = [*re.split("[-_]", code)[1:], *get_global("likely_subtags").get(detected_as(code, ()), "").split("_")]
+    scripts = (LETTERS.get(part.title(), part.title()) for part in parts if len(part) == 4)
+    script = next(filter(is_script, scripts), None)
+    return letters_of(script) if script else LETTER
 
 
 class Languages:
@@ -56,14 +73,23 @@ class Languages:
             raise InputError(f"--glossary: given for {several}, must be for one; a request may have its own")
         self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         labels = set(self._identifier.labels)
-        self._by_label = {detected_as(code, labels): code for code in reversed((*self.sources, *self.targets))}
+        self._by_label: dict[str, str] = {}
+        for code in (*self.sources, *self.targets):
+            self._by_label.setdefault(detected_as(code, labels), code)
 
     def detect(self, text: str) -> list[dict[str, Any]]:
-        """The likelihood, in percent, that a text is in each language; of regional ones, the first counts."""
+        """The likelihood, in percent, that a text is in each language; of regional ones, the first counts.
+
+        Those of other scripts are left out, but for one that is far likelier, such as Serbian in Latin letters.
+        """
+        rank = dict(self._identifier.rank(text))
+        found = [(float(rank[label]), code) for label, code in self._by_label.items() if label in rank]
+        written = [each for each in found if letters(each[1]).search(text)]
+        least = FAR_LIKELIER * max(written, default=(0.0,))[0]
+        kept = [each for each in found if each in written or each[0] > least]
         return [
-            {"confidence": round(100 * float(confidence), 1), "language": self._by_label[label]}
-            for label, confidence in self._identifier.rank(text)
-            if label in self._by_label
+            {"confidence": round(100 * likelihood, 1), "language": code}
+            for likelihood, code in sorted(kept, key=lambda each: each[0], reverse=True)
         ] or [{"confidence": 0.0, "language": self.sources[0]}]
 
     def route(self, source: str, target: str) -> list[str]:

@@ -493,9 +493,3 @@ def test_an_address_in_a_line_takes_the_place_of_its_translation(monkeypatch, al
         assert str(found.alignment) == "0-1 2-2 3-0 4-3"
     else:
         assert found.alignment is None
-
-
-@pytest.mark.parametrize("language", ["de", "de_DE", "deu_Latn", "de-AT"])
-def test_sentences_end_by_the_rules_of_their_language(language):
-    document = SplitBlocks([["Das gilt auch hier, vgl. Abschnitt 3. Und mehr."]], language, lambda sentence: True)
-    assert document.sentences == ["Das gilt auch hier, vgl. Abschnitt 3.", "Und mehr."]

@@ -363,6 +363,30 @@ def test_languages_are_detected_without_their_regions():
     assert [guess["language"] for guess in detect("two cats sleep on the sofa")] == ["eng_Latn", "pt-BR", "de"]
 
 
+@pytest.mark.parametrize(
+    ("sources", "text", "likeliest"),
+    [
+        (["ar", "de"], "Ja", "de"),
+        (["sr", "de"], "OK", "de"),
+        (["sr", "de"], "Kontakt", "de"),
+        (["hi", "sr"], "OK", "en"),
+        (["fr", "de"], "Menu", "fr"),
+        (["de", "fr"], "Menu", "de"),
+        (["de", "sr"], "Mačka spava na krevetu", "sr"),
+        (["de", "sr"], "Мачка спава на кревету", "sr"),
+        (["de", "sr_Latn"], "Dobar dan", "sr_Latn"),
+        (["de", "ja", "zho_Hans"], "東京タワー", "ja"),
+        (["de", "ja", "zho_Hans"], "我们今天去公园", "zho_Hans"),
+        (["de", "ko"], "안녕 OK", "ko"),
+        (["de", "ar"], "123", "de"),
+    ],
+)
+def test_languages_of_other_scripts_are_not_those_of_a_word(sources, text, likeliest):
+    languages = Languages({"one": tiny_translator(target_lang="en")}, sources)
+    assert languages.detect(text)[0]["language"] == likeliest
+    assert languages.choose("auto", "en", text)[0][0] == likeliest
+
+
 def test_a_tokenizer_that_adds_codes_gets_both_languages(tmp_path):
     tokenizer = coded_tokenizer(tmp_path)
     model = tiny_model(tokenizer, vocab_size=max(tokenizer.lang_code_to_id.values()) + 1)
