@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from .corpus import ParallelCorpus
 from .data_settings import CleaningSettings
 from .scripts import share_of_script, words
+from .text_files import is_blank
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +62,10 @@ def pair_filter(settings: CleaningSettings) -> Callable[[str, str], str | None]:
     seen: set[int] = set()
 
     def reason_to_drop(source: str, target: str) -> str | None:
+        if is_blank(source) or is_blank(target):
+            return "empty"
         sides = words(source), words(target)
         shortest, longest = sorted(map(len, sides))
-        if shortest == 0:
-            return "empty"
         if shortest < settings.min_words:
             return "too short"
         if settings.max_words is not None and longest > settings.max_words:

@@ -18,7 +18,7 @@ from residual_hf.model.constraints import ENDING
 from residual_hf.model.placeholders import Edit
 
 from .language_names import codes_called
-from .pair_rows import SEPARATOR
+from .pair_rows import SEPARATOR, check_unquoted
 from .scripts import UNSPACED
 from .text_files import iter_lines
 
@@ -35,6 +35,10 @@ BEGIN = rf"(?<!(?!{_UNSPACED}|\p{{M}})\w)(?<!(?<!{_UNSPACED}\p{{M}}*)\p{{M}})"
 END = rf"(?!(?!{_UNSPACED})\w)"
 """Patterns of the begin and the end of a word; letters of scripts without spaces may have marks."""
 BEGINS, ENDS = regex.compile(rf"{BEGIN}(?=\S)"), regex.compile(END)
+SPELLED = str.maketrans(
+    dict.fromkeys(filter(str.isspace, map(chr, range(0x3001))), " ") | {"’": "'", "\u2010": "-", "\u2011": "-"}
+)
+"""One character for all white space, for apostrophes and for hyphens, in terms and where they are looked for."""
 PLURALS = (("ies", "y"), ("es", ""), ("s", ""), ("en", ""), ("e", ""), ("n", ""))
 """Endings of plurals, and what they replace."""
 LETTERS = regex.compile(rf"(?:(?!{UNSPACED.pattern})[\w\ufffd])*")
@@ -59,6 +63,7 @@ class Glossary:
     """Translations of terms. A term without capitals is found in any case, others as they are written.
 
     A term is found with the endings of regular plurals too, see `endings_of`; of other inflected forms, give rows.
+    White space, apostrophes and hyphens may have another form there, such as a no-break space.
 
     Args:
         rows: terms and translations; a term with several rows has several translations, of which the first is
@@ -69,9 +74,10 @@ class Glossary:
         self.targets: dict[str, tuple[str, ...]] = {}
         spelled: defaultdict[str, set[str]] = defaultdict(set)
         for row in rows:
-            source, target = (normalize("NFC", text) for text in row)  # as tokenizers write
+            given, target = row[0].translate(SPELLED), normalize("NFC", row[1])
+            source = normalize("NFC", given)  # as tokenizers write
             self.targets[source] = tuple(dict.fromkeys((*self.targets.get(source, ()), target)))
-            spelled[source] |= {row[0], source, normalize("NFD", source)}
+            spelled[source] |= {given, source, normalize("NFD", source)}
         self._exact: dict[str, str] = {}  # the term of a form that has capitals
         self._any_case: dict[str, str] = {}  # that of a folded form of others
         lengths: defaultdict[str, set[int]] = defaultdict(set)
@@ -96,6 +102,7 @@ class Glossary:
 
     def find(self, text: str) -> list[Term]:
         """The terms in a text, the longer ones where they overlap."""
+        text = text.translate(SPELLED)
         folded, ends = fold(text), {match.start() for match in ENDS.finditer(text)}
         found: list[Term] = []
         for match in BEGINS.finditer(text):
@@ -153,8 +160,9 @@ def read_terms(lines: Iterable[str], where: str) -> Iterator[tuple[str, str]]:
     Raises `InputError` for others, with the line, and `where` it is.
     """
     named, header, is_first = None, "", True
+    lines = [line.removeprefix("\ufeff") for line in lines]
+    check_unquoted(lines, where, "write terms without quotes, or with a semicolon or a comma between them")
     for number, line in enumerate(lines, start=1):
-        line = line.removeprefix("\ufeff")
         if number == 1 and (found := SEPARATOR.fullmatch(line)):
             named = found[1]
             continue
@@ -217,18 +225,20 @@ def endings_of(term: str) -> tuple[str, ...]:
 
 def form_of(term: str, text: str) -> str | None:
     """A term as a text has it, in which each word may have another ending; in scripts without spaces, in Hiragana."""
-    words, folded = [], fold(text)
-    for word in term.split():
+    words, plain = [], text.translate(SPELLED)
+    folded = fold(plain)
+    for word in term.translate(SPELLED).split():
         stem = word
         least = len(regex.sub(r"\p{Hiragana}+$", "", word)) if UNSPACED.search(word) else 0
         if may_end := word[-1].isalpha() and least < len(word):
-            stem = word[: max(4, len(word) - 2, least)]
+            last = regex.split(r"\W", word)[-1]  # `s` of `user's`: its ending is in this part
+            stem = word[: max(len(word) - len(last) + 4, len(word) - 2, least)]
         if fold(stem) not in folded:
             return None
         ending = len(word) - len(stem) + ENDING if may_end else 0
         words.append(rf"{re.escape(stem)}\w{{0,{ending}}}")
-    found = regex.search(BEGIN + r"\s+".join(words) + END, text, regex.IGNORECASE)
-    return None if found is None else found[0]
+    found = regex.search(BEGIN + r"\s+".join(words) + END, plain, regex.IGNORECASE)
+    return None if found is None else text[found.start() : found.end()]
 
 
 def occurs(term: str, text: str) -> bool:

@@ -13,7 +13,7 @@ from residual_hf.base.errors import InputError, input_errors, requires
 
 from .data_settings import AUDIO_FILES, XLIFF, CorpusSpec
 from .language_names import code_named
-from .pair_rows import HEADERS, SEPARATOR, Pair, find_language, is_forward, read_record, record_pair
+from .pair_rows import HEADERS, SEPARATOR, Pair, check_unquoted, find_language, is_forward, read_record, record_pair
 from .text_files import LONGEST_LINE, LineReader, single_spaced, uncompressed_name
 
 LANGUAGE = re.compile(r"[a-z]{2,3}([_-][^\W_]+)*", re.IGNORECASE)
@@ -197,11 +197,13 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
         raise InputError(f"{path}: its lines end with carriage returns, must end with line feeds")
     lines = chain(start, following)
     if spec.file_format == ".tsv":
+        check_unquoted(start, str(path), "give it a name that ends in .csv")
         yield from (line.split("\t") for line in lines)
         return
     first_row = next((line for line in start if any(map(str.isalnum, line))), "")
-    marks = QUOTED.sub("", first_row)  # of which a comma is the likeliest in a text
-    delimiter = named[1] if named else max(",;\t|", key=lambda m: (marks.count(m), m != "," and m in marks))
+    marks = QUOTED.sub("", first_row)  # of which a comma is the likeliest in a text, and a tab in none
+    likeliest = "\t" if "\t" in marks else max(",;|", key=lambda m: (marks.count(m), m != "," and m in marks))
+    delimiter = named[1] if named else likeliest
     size = 0  # of the row, whose texts may have any number of lines
     number = first = int(named is not None)  # the line, and that before the row
 

@@ -15,8 +15,8 @@ from residual_hf.base.names import check_repository, similar_path
 
 from .data_settings import AUDIO_FILES, PAIR_FILES, CorpusSpec
 from .pair_formats import pairs_of_file
-from .pair_rows import Pair, json_pair, names_columns, record_pair, tsv_pair
-from .text_files import LineReader, count_lines, iter_lines, uncompressed_name
+from .pair_rows import Pair, check_unquoted, json_pair, names_columns, record_pair, tsv_pair
+from .text_files import LineReader, count_lines, is_blank, iter_lines, uncompressed_name
 
 BLOCK = 100_000
 
@@ -138,12 +138,15 @@ class PairReader:
             return
         for pair in self._rows_as_pairs():
             self._rows += 1
-            if self._rows == 1 and self.spec.tsv is not None and names_columns(pair, self.spec):
-                raise InputError(f"{self.location(1)} names the columns; to read such a table, give it as file")
-            blank = not (pair[0].strip() and pair[1].strip())
+            if self._rows == 1 and self.spec.tsv is not None:
+                if names_columns(pair, self.spec):
+                    raise InputError(f"{self.location(1)} names the columns; to read such a table, give it as file")
+                where, advice = str(self.spec.tsv), "give it as file, with a name that ends in .csv"
+                check_unquoted(iter_lines(self.spec.files[0]), where, advice)
+            blank = is_blank(pair[0]) or is_blank(pair[1])
             if blank and not self.spec.is_text:
                 if not self.spec.skip_empty:
-                    side = int(bool(pair[0].strip()))
+                    side = int(not is_blank(pair[0]))
                     fault = f"{self.location(self._rows, side)} has an empty {('source', 'target')[side]}"
                     raise InputError(f"{fault}; remove the pair, or set skip_empty: true in a recipe")
                 self.skipped_empty += 1
@@ -187,13 +190,6 @@ class PairReader:
             return f"{self.spec.title}: row {row}"
         in_lines = self.spec.file is None or self.spec.is_jsonl
         return f"{self._files[side % len(self._files)].path}: {'line' if in_lines else 'pair'} {row}"
-
-
-def check_text(corpora: Iterable[CorpusSpec]) -> None:
-    """Read corpora of files once, so that `InputError` for one of their lines ends no training that has begun."""
-    for spec in corpora:
-        for _ in PairReader(spec).one_pass() if spec.files else ():
-            pass
 
 
 def count_rows(spec: CorpusSpec, most: float = math.inf) -> float:

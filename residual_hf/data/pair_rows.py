@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from residual_hf.base.errors import InputError, input_errors
@@ -18,6 +19,19 @@ HEADERS = ({"source", "src"}, {"target", "tgt"})
 """Names of columns and keys besides the languages."""
 SEPARATOR = re.compile("sep=(.)", re.IGNORECASE)
 """The first line in which Excel writes, and reads, the delimiter of a CSV file."""
+QUOTED_CELL = re.compile('"[^"]*(?:""[^"]*)*"')
+
+
+def check_unquoted(lines: Iterable[str], where: str, advice: str) -> None:
+    """Raise `InputError`, with advice, for tab-separated lines that are quoted as in CSV: the quotes would be text.
+
+    In the first 20 lines, all cells are quoted, or quotes in one are doubled, and no other cell begins with a quote.
+    """
+    cells = [cell for line in islice(lines, 20) if "\t" in line for cell in line.split("\t") if cell]
+    quoted = [cell for cell in cells if cell[0] == '"']
+    doubled = [cell for cell in quoted if '""' in cell[1:-1]]
+    if (doubled or (quoted and quoted == cells)) and all(map(QUOTED_CELL.fullmatch, quoted)):
+        raise InputError(f"{where}: {shortened((doubled or quoted)[0])} is quoted as in CSV; {advice}")
 
 
 def tsv_pair(line: str, spec: CorpusSpec, where: str) -> Pair:

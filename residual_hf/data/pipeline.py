@@ -30,8 +30,8 @@ from .marked_text import marked, marking_tokens, training_edits, with_capitals
 from .multilingual import concatenate, directions, language_tag, tag_corpus, training_pairs
 from .pair_reader import PairReader, locate_pair
 from .sample_checks import (
+    overlaps,
     warn_about_faults,
-    warn_about_overlap,
     warn_about_rare_placeholders,
     warn_about_unknown_tokens,
 )
@@ -110,7 +110,11 @@ def prepare(given: Preparation) -> PreparedData:
         sample = first_pairs(data, seed) if data.stream else train
         if processes.is_main_process and not (folder / "tokenizer").exists():  # at the first start of a run
             sample = list(sample)
-            warn_about_overlap(sample, held_out)
+            checked = sample
+            if data.stream:  # whose files `check_stream` reads
+                checked = [corpus for spec, corpus in zip(data.train, sample, strict=True) if not spec.files]
+            for warning in overlaps(checked, held_out):
+                logger.warning(warning)
             before_cleaning = texts.get("train") or sample
             warn_about_faults({"train": before_cleaning, **held_out}, expected_in(data, given.tokenizer))
         tokenizer = get_tokenizer(given, sample, tags)
@@ -260,7 +264,8 @@ def get_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a run, if there is one; else one as its settings say, trained on `corpora`, saved there.
 
-    It has an entry for each of `tags`, and `ends` every target.
+    It has an entry for each of `tags`, and `ends` every target. Otherwise it is that of a language model, whose texts
+    begin with the end of the one before, which `bos_token` says to other programs.
     """
     settings, folder = given.tokenizer, given.folder / "tokenizer"
     if folder.exists():
@@ -283,6 +288,8 @@ def get_tokenizer(
     if ends and not ends_text(tokenizer, "text_target"):
         fault = f"{settings.path} does not end a text with {tokenizer.eos_token}"
         raise InputError(f"tokenizer.path: {fault}, from which a model learns where its texts end")
+    if not ends:
+        tokenizer.bos_token = tokenizer.eos_token
     tokenizer.model_max_length = min(tokenizer.model_max_length, given.config.max_position_embeddings)
     with atomic_folder(folder) as temporary:
         tokenizer.save_pretrained(temporary)

@@ -220,14 +220,14 @@ def warn_about_faults(texts: Mapping[str, Iterable[ParallelCorpus]], expected: C
                 logger.warning("data.%s: %s: %s", name, corpus.name, fault)
 
 
-def warn_about_overlap(train: Iterable[ParallelCorpus], held_out: Mapping[str, Sequence[ParallelCorpus]]) -> None:
-    """Warn about pairs of `valid` and `test` that are also training pairs."""
+def overlaps(train: Iterable[Iterable[Pair]], held_out: Mapping[str, Sequence[ParallelCorpus]]) -> list[str]:
+    """Warnings of pairs of `valid` and `test` that are also training pairs; reads `train` once, in order."""
     pairs = {split: {pair for corpus in corpora for pair in corpus} for split, corpora in held_out.items()}
     every = set().union(*pairs.values())
     found = {pair for corpus in train for pair in corpus if pair in every}
-    for split, own in pairs.items():
-        if shared := len(own & found):
-            logger.warning(
-                f"data.{split}: {shared} of {len(own)} pairs are also training pairs, which makes the scores too "
-                "high: remove them from the training corpora"
-            )
+    return [
+        f"data.{split}: {len(own & found)} of {len(own)} pairs are also training pairs, which makes the scores too "
+        "high: remove them from the training corpora"
+        for split, own in pairs.items()
+        if own & found
+    ]

@@ -66,6 +66,14 @@ LARGEST_WINDOW = 256 * 2**20
 """Bytes of memory to read an .xz file; `xz -9` needs a quarter."""
 LONGEST_LINE = 1 << 23
 """Bytes of a line, without which a file of zeros fills the memory; a long novel has fewer."""
+SHOWN = re.compile(
+    r"[^\s\x00-\x1f\x7f\x81\x8d\x8f\x90\x9d\u2800\ufff9-\ufffc"  # controls, but those of Windows-1252
+    r"\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""A character that tokenizers read: not white space, or default-ignorable (the last two lines; `re` has no class)."""
+FILLERS = "\u115f\u1160\u3164\uffa0"
+"""Letters of Hangul without a shape."""
 
 
 def uncompressed_name(name: str) -> str:
@@ -148,6 +156,13 @@ def one_line(text: str) -> str:
 def single_spaced(text: str) -> str:
     """A text without line breaks, tabs and repeated spaces, as formats for translators mean it."""
     return re.sub("[ \\t\\r\\n]+", " ", text).strip(" ")
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text has white space and invisible characters only, which tokenizers drop."""
+    if text[:1].isalnum() and text[0] not in FILLERS:  # the search takes twice as long
+        return False
+    return SHOWN.search(text) is None
 
 
 def in_batches(texts: Iterable[str], characters: int = 1 << 20) -> Iterator[list[str]]:

@@ -76,8 +76,10 @@ def read_dictionary(path: str | Path) -> list[str]:
 def pretokenized_tokenizer(dict_path: str | Path) -> PreTrainedTokenizerFast:
     """A tokenizer for text that is already segmented, with the ids of a fairseq dictionary.
 
-    Text is split at spaces, tokens that are not in the dictionary become `<unk>`, and `</s>` is appended. Decoding
-    joins tokens with spaces and merges the subwords of subword-nmt ("cot@@ ton" to "cotton").
+    Text is split at white space of any kind, as by fairseq, tokens that are not in the dictionary become `<unk>`, and
+    `</s>` is appended. Decoding joins tokens with spaces and merges the subwords of subword-nmt ("cot@@ ton" to
+    "cotton").
+
     Raises `InputError` as `read_dictionary` does, and for an overwritten token.
     """
     tokens = read_dictionary(dict_path)
@@ -86,7 +88,7 @@ def pretokenized_tokenizer(dict_path: str | Path) -> PreTrainedTokenizerFast:
         raise InputError(f"{dict_path}: a token is repeated ({OVERWRITE}), must be unique in segmented text")
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=SPECIAL_TOKENS[3]))
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\x1c-\x1f]+"), "removed")
     tokenizer.post_processor = append_eos()
     tokenizer.decoder = decoders.Sequence([spaced(), decoders.Fuse(), decoders.Replace(Regex(r"@@( |\z)"), "")])
     return wrap_tokenizer(tokenizer)

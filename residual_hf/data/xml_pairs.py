@@ -11,7 +11,7 @@ from residual_hf.model.placeholders import PLACEHOLDER
 
 from .data_settings import CorpusSpec
 from .pair_rows import Pair, find_language, is_forward
-from .text_files import open_binary
+from .text_files import is_blank, open_binary
 
 UNTRANSLATED = ("new", "needs-translation", "initial")
 """States of XLIFF targets that are not translations."""
@@ -77,7 +77,7 @@ def _xliff(spec: CorpusSpec) -> Iterator[Pair]:
                 continue
             for source, own in segments_of(part):
                 pair = segment_text(source), "" if own is None else segment_text(own)
-                if pair[1].strip():
+                if not is_blank(pair[1]):
                     yield pair if forward else pair[::-1]
 
 

@@ -14,8 +14,9 @@ from residual_hf.base.files import read_json, write_atomically, writing
 from residual_hf.base.processes import this_process
 from residual_hf.base.yaml_files import dump_yaml
 from residual_hf.data.language_names import code_given, spoken_in
-from residual_hf.data.pair_reader import check_files, check_text
+from residual_hf.data.pair_reader import PairReader, check_files
 from residual_hf.data.pipeline import Corpora, read_corpora
+from residual_hf.data.sample_checks import overlaps
 from residual_hf.records.recording import begin_record, describe_data, modes_of_user
 from residual_hf.records.run_record import RunRecord
 from residual_hf.training.checkpoints import STATE
@@ -74,9 +75,10 @@ def train(
         folder, processes = check_folder(recipe, overwrite=overwrite, resume=resume, inputs=inputs), this_process()
         logger.info("reading the corpora")
         texts = read_corpora(recipe.data)
+        warnings: list[str] = []
         if recipe.data.stream and not resume and this_process().is_main_process:
             logger.info("checking the training text")
-            check_text(recipe.data.train)
+            warnings = check_stream(recipe, texts)
         if resume:
             check_same_run(recipe, texts, folder)
             if has_finished(recipe, texts, folder):
@@ -89,6 +91,8 @@ def train(
         processes.wait_for_everyone()  # all have checked the folder before the first one writes to it
         with run_folder(folder, resume=resume, overwrite=overwrite) if processes.is_main_process else nullcontext():
             processes.wait_for_everyone()
+            for warning in warnings:  # now there is a log
+                logger.warning(warning)
             with writing(folder, lambda: "; continue with --resume" * any(folder.glob(f"checkpoints/*/{STATE}"))):
                 return train_on(recipe, texts, folder, start=start, resume=resume)
 
@@ -115,6 +119,15 @@ def check_stages(recipe: Recipe, *, resume: bool) -> Start | None:
     check_training(recipe, start)
     check_preparation(recipe, resume=resume)  # of a tokenizer that may be that of the model
     return start
+
+
+def check_stream(recipe: Recipe, texts: Corpora) -> list[str]:
+    """Read the corpora of files once, so that `InputError` for one of their lines ends no training that has begun.
+
+    Returns warnings of pairs of `valid` and `test` among them.
+    """
+    passes = (PairReader(spec).one_pass() for spec in recipe.data.train if spec.files)
+    return overlaps(passes, {} if recipe.chosen_task.reads_lines else texts)
 
 
 def train_on(

@@ -14,6 +14,7 @@ PAIRS = [
     ("good morning", "доброе утро"),
     ("see example.org/" + 40 * "x", "siehe dort"),
     ("number 7 , 8", "Nummer 7 , 8"),
+    ("unseen", "\u00ad \u2800"),
 ]
 
 
@@ -44,7 +45,7 @@ def run(**settings):
 )
 def test_reasons(settings, reason, lines):
     _, report = run(**settings)
-    assert report.examples.pop("empty") == [2]
+    assert report.examples.pop("empty") == [2, 10]
     assert report.examples == ({reason: lines} if reason else {})
     assert report.pairs == len(PAIRS) == report.kept + sum(report.dropped.values())
 
@@ -52,7 +53,7 @@ def test_reasons(settings, reason, lines):
 def test_order_is_kept_and_the_report_says_all():
     kept, report = run(min_words=2, duplicates="source", identical=True)
     assert kept == [1, 7, 8, 9]
-    assert str(report) == "kept 4 of 9 pairs; dropped: 2 duplicate, 1 empty, 1 too short, 1 identical"
+    assert str(report) == "kept 4 of 10 pairs; dropped: 2 empty, 2 duplicate, 1 too short, 1 identical"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_a_corpus_that_is_mostly_dropped_is_warned_about(caplog):
     _, report = run(max_words=2)
     report.warn_if_most_is_gone("pairs")
     (message,) = caplog.messages
-    assert message.startswith("pairs: more than half of the pairs were dropped by data.cleaning (kept 3 of 9 pairs")
+    assert message.startswith("pairs: more than half of the pairs were dropped by data.cleaning (kept 3 of 10 pairs")
     assert "too long: pair 1" in message
     run(min_words=2)[1].warn_if_most_is_gone("pairs")
     assert len(caplog.messages) == 1

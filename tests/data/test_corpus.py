@@ -60,12 +60,14 @@ def test_corpus_is_a_sequence_of_pairs():
 
 
 def test_tsv_with_two_columns_and_with_chosen_columns(tmp_path):
-    two, more = tmp_path / "two.tsv", tmp_path / "more.tsv.gz"
+    two, more, said = tmp_path / "two.tsv", tmp_path / "more.tsv.gz", tmp_path / "said.tsv"
     two.write_text("A dog.\tEin Hund.\nA cat.\tEine Katze.\n", encoding="utf-8")
     more.write_bytes(gzip.compress(b"1\tEin Hund.\tcc0\tA dog.\n2\tEine Katze.\tcc0\tA cat.\textra\n"))
     expected = [("A dog.", "Ein Hund."), ("A cat.", "Eine Katze.")]
     assert list(read_parallel(CorpusSpec(tsv=two))) == expected
     assert list(read_parallel(CorpusSpec(tsv=more, source_column=4, target_column=2))) == expected
+    said.write_text('"Yes."\t"Ja."\n"No," she said.\t"Nein", sagte sie.\n')
+    assert list(read_parallel(CorpusSpec(tsv=said)))[0] == ('"Yes."', '"Ja."')
 
 
 def test_jsonl_nested_and_flat(tmp_path):
@@ -143,6 +145,8 @@ def test_every_missing_file_is_named_before_reading(tmp_path):
         ("a\tx\n\tx\n", {}, r"line 2 has an empty source"),
         ("Source\tTarget\na\tx\n", {}, r"line 1 names the columns; to read such a table, give it as file"),
         ("de\ten\na\tx\n", {"source_lang": "en", "target_lang": "de"}, r"line 1 names the columns"),
+        ('"en"\t"de"\n"a"\t"x"\n', {}, r'"en" is quoted as in CSV; give it as file, with a name that ends in \.csv'),
+        ('a\tx\n"a ""b"""\tx\n', {}, r'"a ""b""" is quoted as in CSV'),
     ],
 )
 def test_bad_tsv(tmp_path, text, columns, message):

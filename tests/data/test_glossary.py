@@ -8,7 +8,7 @@ import pytest
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.glossary import Glossary, letters_after, occurs
+from residual_hf.data.glossary import Glossary, form_of, letters_after, occurs
 from residual_hf.data.marked_text import marked
 
 ROWS = [("dog", "Hund"), ("guide dog", "Blindenhund"), ("US", "USA"), ("狗", "dog"), ("Windows 10", "Windows 10")]
@@ -106,6 +106,7 @@ def test_the_file_is_read_or_refused_by_line(tmp_path):
         ("a\tb\tnote\n", "line 1.*third column, 'note'"),
         ("a;b\xe4\n".encode("latin-1"), "line 1, byte 4 .*iconv"),
         ("\n", "empty"),
+        ('"dog"\t"Hund"\n', '"dog" is quoted as in CSV; write terms without quotes, or with a semicolon'),
         ("dog;Hund\rcat;Katze\r", "line 1 is not CSV: .*new-line"),
         (f"a;{'b' * 200_000}\n", "line 1 is not CSV: .*field limit"),
         ("\tb\n", "line"),
@@ -126,6 +127,8 @@ def test_the_file_is_read_or_refused_by_line(tmp_path):
         ("rotes Auto", "mit roten Autos", True),
         ("3D", "in 3D", True),
         ("C++", "mit C++le", False),
+        ("user's guide", "the user's guides", True),
+        ("Vitamin-C", "Vitamin-D", False),
         ("Windows 10", "Windows 1099", False),
         ("เซิร์ฟเวอร์", "เชื่อมต่อที่เซิร์ฟเวอร์ของเรา", True),
         ("cat", "concat", False),
@@ -168,8 +171,25 @@ def test_terms_have_the_form_that_tokenizers_write():
     assert Glossary([("ल\u095cकी", "girl")]).find("वह ल\u095cकी है")
 
 
+@pytest.mark.parametrize(
+    ("term", "text"),
+    [
+        ("new york", "in New\u00a0York"),
+        ("50 km", "the 50\u202fkm"),
+        ("user's guide", "the user’s guide"),
+        ("l’eau", "de l'eau"),
+        ("e-mail", "an e\u2011mail"),
+        ("e\u2010mail", "an e-mail"),
+    ],
+)
+def test_spaces_apostrophes_and_hyphens_have_several_forms(term, text):
+    (found,) = Glossary([(term, "x")]).find(text)
+    assert text[found.start : found.end] == form_of(term, text) == text.split(" ", 1)[1]
+
+
 def test_a_term_has_the_translations_of_all_its_spellings():
     assert Glossary([("café", "a"), ("cafe\u0301", "b")]).find("café")[0].targets == ("a", "b")
+    assert Glossary([("l’eau", "a"), ("l'eau", "b")]).find("l’eau")[0].targets == ("a", "b")
 
 
 def test_many_terms_take_no_longer_to_find():

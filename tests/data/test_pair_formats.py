@@ -37,7 +37,8 @@ target-language="de-DE"><body><group><trans-unit id="1"><source>a <g id="1">dog<
 <trans-unit id="2"><source>two birds</source><target>zwei Vögel</target></trans-unit>
 <trans-unit id="3"><source>new</source><target/></trans-unit><trans-unit id="4"><source>newer</source></trans-unit>
 <trans-unit id="5"><source>copied</source><target state="needs-translation">copied</target></trans-unit>
-<trans-unit id="6"><source>last one</source><target>der letzte</target></trans-unit></body></file></xliff>"""
+<trans-unit id="6"><source>unseen</source><target>&#x200b;</target></trans-unit>
+<trans-unit id="7"><source>last one</source><target>der letzte</target></trans-unit></body></file></xliff>"""
 XLIFF_2 = """<xliff version="2.1" xmlns="urn:oasis:names:tc:xliff:document:2.0" srcLang="en" trgLang="de"><file id="f">
 <unit id="1"><segment><source>a <pc id="1">dog</pc> &amp; a cat</source><target>ein Hund &amp; <ph id="2"/>eine
 <mrk id="3">Katze</mrk></target></segment><ignorable><source> </source><target> </target></ignorable>
@@ -171,6 +172,7 @@ def test_plurals_of_po_are_those_of_its_rule(rule, forms, tmp_path):
 def test_delimiters_in_quotes_are_text(tmp_path):
     file = text(tmp_path / "a.csv", '"so, ""well"", yes";"ja"\n"no";"nein, nein"\n')
     assert pair_of(file) == [('so, "well", yes', "ja"), ("no", "nein, nein")]
+    assert pair_of(text(tmp_path / "a.csv", 'Well, yes, sir\t"""Ja"""\n')) == [("Well, yes, sir", '"Ja"')]
     assert pair_of(text(tmp_path / "a.csv", "Yes, sir;Ja\n")) == [("Yes, sir", "Ja")], "a comma is likelier in text"
 
 
@@ -270,6 +272,8 @@ def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
         ),
         ("a.csv", "en,de\rone,eins\r", "its lines end with carriage returns, must end with line feeds"),
         ("a.tsv", "one\teins\ntwo\tzwei\tdrei\n", "row 2 has 3 columns, but the first row has 2$"),
+        ("a.tsv", '"en"\t"de"\n"one"\t"eins"\n', '"en" is quoted as in CSV; give it a name that ends in .csv'),
+        ("a.tsv", 'en\tde\n"say ""one"""\teins\n', '"say ""one""" is quoted as in CSV'),
         ("a.tsv", "one;eins\n", "its first row 'one;eins' has no second column after a tab"),
         (
             "a.csv",

@@ -13,10 +13,11 @@ PAIRS = [
     ("a dog", "ein Hund"),
     ("", "leer"),
     ("two cats", "zwei Katzen"),
+    ("unseen", "\u200b\ufeff"),
     ("Straße\u2028end", "x"),
     ("last", "letzte"),
 ]
-KEPT = [PAIRS[0], *PAIRS[2:]]
+KEPT = [PAIRS[0], PAIRS[2], *PAIRS[4:]]
 
 
 @pytest.fixture(params=["text", "gzip", "tsv", "jsonl", "columns"])
@@ -41,7 +42,7 @@ def spec(request, tmp_path):
 
 def test_a_pass_ends_and_the_next_begins_and_reading_continues_from_every_position(spec):
     reader = PairReader(spec)
-    assert reader.take() == KEPT and reader.skipped_empty == 1
+    assert reader.take() == KEPT and reader.skipped_empty == 2
     assert reader.take(2) == KEPT[:2] and reader.cursor.passes == 1
     for count in range(1, len(KEPT)):
         first = PairReader(spec)

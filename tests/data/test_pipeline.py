@@ -4,6 +4,7 @@ import json
 import random
 from itertools import chain, islice
 
+import datasets
 import pytest
 from support.tiny_translator import tiny_tokenizer
 
@@ -138,12 +139,18 @@ def test_text_that_cannot_be_right_is_reported_once(tmp_path, corpora, caplog, s
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_pairs_in_training_and_evaluation_are_counted(tmp_path, corpora, caplog, stream):
+    """In a stream, those of a data set; files are looked through before."""
     prepared(tmp_path / "apart", corpora, stream=stream)
     assert "also training pairs" not in caplog.text
-    for side in ("source", "target"):
+    sides = {}
+    for side, language in (("source", "en"), ("target", "de")):
         lines = (tmp_path / f"test.{side}").read_text().splitlines()[:3]
         with (tmp_path / f"train.{side}").open("a") as file:
             file.write("".join(f"{line}\n" for line in lines))
+        sides[language] = (tmp_path / f"train.{side}").read_text().splitlines()
+    if stream:
+        datasets.Dataset.from_dict(sides).save_to_disk(tmp_path / "set")
+        corpora["train"] = {"dataset": str(tmp_path / "set"), "source_lang": "en", "target_lang": "de"}
     prepared(tmp_path / "shared", corpora, stream=stream)
     assert "data.test: 3 of 4 pairs are also training pairs" in caplog.text
     assert "data.valid" not in caplog.text

@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import threading
+import unicodedata
 from itertools import product
 
 import pytest
@@ -17,6 +18,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 from residual_hf.base.errors import InputError
 from residual_hf.data import tokenizer_training
 from residual_hf.data.data_settings import TokenizerSettings
+from residual_hf.data.text_files import is_blank
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.data.tokenizer_training import LONGEST, as_seen, train_tokenizer
 from residual_hf.model.tokenization_residual import ResidualTokenizer
@@ -157,6 +159,14 @@ def test_training_text_is_read_as_it_is_seen():
         settings = TokenizerSettings(vocab_size=300, kind=kind)
         one, other = (train_tokenizer(texts, settings).backend_tokenizer.to_str() for texts in (plain, spoiled))
         assert one == other
+
+
+def test_a_text_is_blank_if_nothing_of_it_is_read():
+    normalizer, characters = normalizers.Sequence(as_seen()), map(chr, (*range(0xD800), *range(0xE000, 0x1F000)))
+    unseen = [each for each in characters if not unicodedata.category(each).startswith(("L", "N", "P", "Co", "Cn"))]
+    for character in [*unseen, *"\u115f\u1160\u3164\uffa0\ufff0", *map(chr, range(0xE0000, 0xE1000))]:
+        assert is_blank(f" {character}{character}") is (normalizer.normalize_str(character) == "")
+    assert is_blank("") and not is_blank("a")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -471,14 +481,16 @@ def test_saved_separate_vocabularies_without_this_package(tmp_path, separate):
 
 def test_pretokenized_text(tmp_path):
     path = tmp_path / "dict.txt"
-    path.write_text("the 9\nho@@ 5\nuse 5\n. 4\nma\u00a0x 2\nmadeupword0000 0\n", encoding="utf-8")
+    path.write_text("the 9\nho@@ 5\nuse 5\n. 4\nmax 2\nmadeupword0000 0\n", encoding="utf-8")
     tokenizer = pretokenized_tokenizer(path)
-    line = "the ho@@ use . ma\u00a0x"
+    line = "the ho@@ use . max"
     assert tokenizer(line).input_ids == [4, 5, 6, 7, 8, 2]
+    spaced = " the\u00a0ho@@\tuse\u202f.\x1c  max\u3000"  # fairseq splits at `\s+` of Python
+    assert tokenizer(spaced).input_ids == tokenizer(" ".join(spaced.split())).input_ids == [4, 5, 6, 7, 8, 2]
     assert tokenizer("the zoo the").input_ids == [4, 3, 4, 2]
     assert len(tokenizer) == 10
     tokenizer.save_pretrained(tmp_path)
-    assert tokenizer.decode(tokenizer(line).input_ids, skip_special_tokens=True) == "the house . ma\u00a0x"
+    assert tokenizer.decode(tokenizer(line).input_ids, skip_special_tokens=True) == "the house . max"
     again = AutoTokenizer.from_pretrained(tmp_path)
     assert again(line).input_ids == tokenizer(line).input_ids
     assert again.decode([4, 5, 2], skip_special_tokens=True) == "the ho"

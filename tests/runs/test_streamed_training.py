@@ -1,11 +1,12 @@
 """Recipes whose training corpus is a stream."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from support.files import same_weights
-from support.recipes import changed, make_recipe
+from support.recipes import SMALL, changed, make_recipe
 
 from residual_hf.base.errors import InputError
 from residual_hf.data import pipeline
@@ -74,6 +75,17 @@ def test_the_whole_text_is_checked_before_the_training(tmp_path):
     with pytest.raises(InputError, match="lines"):
         train(recipe)
     assert not (tmp_path / "run").exists()
+
+
+def test_pairs_of_the_test_set_are_counted_in_the_whole_text_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "SAMPLE", 40)
+    recipe = streamed(tmp_path, **SMALL)
+    texts = pipeline.read_corpora(recipe_with(tmp_path, {}).data)
+    pairs, test = texts["train"][0], {*texts["test"][0]}
+    assert len({*pairs} & test) > len({*pairs[:40]} & test) > 0
+    train(recipe)
+    found = re.findall(r"data\.test: (.*) pairs are also training pairs", (tmp_path / "run/train.log").read_text())
+    assert found == [f"{len({*pairs} & test)} of {len(test)}"]
 
 
 def test_a_tokenizer_is_trained_on_the_first_pairs(tmp_path, monkeypatch):
