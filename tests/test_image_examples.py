@@ -41,6 +41,10 @@ def test_a_run_goes_on_and_leaves_a_model_and_its_figures(squares, tmp_path, mon
     run("images/train.py", *options, "--epochs", 1)
     first = json.loads((tmp_path / "rskip" / "result.json").read_text())
     assert len(first["errors"]) == 1 and first["error"] in (0, 12.5, 25, 37.5, 50, 62.5, 75, 87.5, 100)
+    record = tmp_path / "rskip" / "options.json"
+    stopped = run_here(TRAIN, *options, "--epochs", 3).returncode
+    assert stopped == f"train.py: --output {tmp_path / 'rskip'}: has a run with --epochs 1"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "--epochs": 3}))  # as if it was interrupted
     assert "test error" in run("images/train.py", *options, "--epochs", 3)
     result = json.loads((tmp_path / "rskip" / "result.json").read_text())
     assert result["errors"][0] == first["error"] and len(result["errors"]) == 3
@@ -51,7 +55,8 @@ def test_a_run_goes_on_and_leaves_a_model_and_its_figures(squares, tmp_path, mon
     stopped = run_here(TRAIN, *options[:4], "--depth", 14, "--ln-mode", "rskip_ln").returncode
     assert stopped == f"train.py: --output {tmp_path / 'rskip'}: has a run with another network or other classes"
 
-    stopped = run_here(TRAIN, *options, "--seed", 2).returncode
+    record.write_text(json.dumps({k: v for k, v in json.loads(record.read_text()).items() if k != "--epochs"}))
+    stopped = run_here(TRAIN, *options, "--seed", 2).returncode  # the epochs of an older record are not known
     assert stopped == f"train.py: --output {tmp_path / 'rskip'}: has a run with --seed 1"
 
     monkeypatch.setattr(points, "to_pictures", lambda *arguments: {})

@@ -62,10 +62,11 @@ def train(options: argparse.Namespace) -> None:
     fields = ("depth", *CONNECTIONS, "id2label", *options.config)
     if any(getattr(before, name) != getattr(config, name) for name in fields):
         raise InputError(f"--output {options.output}: has a run with another network or other classes")
-    given = {"--data": str(options.data), "--seed": options.seed, "--bf16": options.bf16, "--image-size": size}
+    given = {"--data": str(options.data), "--epochs": options.epochs, "--seed": options.seed}
+    given |= {"--bf16": options.bf16, "--image-size": size}
     record = options.output / "options.json"
     known = json.loads(record.read_text()) if record.exists() else given
-    if other := [name for name, value in given.items() if known[name] != value]:
+    if other := [name for name, value in given.items() if known.get(name, value) != value]:  # older ones lack epochs
         raise InputError(f"--output {options.output}: has a run with {other[0]} {known[other[0]]}")
     options.output.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(given) + "\n")

@@ -152,6 +152,8 @@ def convert_fairseq_checkpoint(
     tokenizer.model_max_length = config.max_position_embeddings
     if config.is_decoder_only:
         tokenizer.backend_tokenizer.post_processor = prepend_eos()
+        tokenizer.bos_token = tokenizer.eos_token
+        config.bos_token_id = tokenizer.bos_token_id
     model = build_model(config, weights, checkpoint)
     origin = f"The weights are converted from the fairseq checkpoint {Path(checkpoint).name}."
     return save_with_card(model, tokenizer, output_dir, origin, overwrite=overwrite)

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,12 @@ WINDOW, STEP = 400, RATE // FRAMES
 """Samples of a frame, and between the starts of two."""
 SHORTEST = WINDOW + STEP
 """Samples of two frames: over fewer, features cannot be divided by their deviation."""
+BYTES_OF_WAV = re.compile(r"^data : (\d+) \(should be (\d+)\)", re.MULTILINE)
+"""What libsndfile notes if a WAV file has other bytes of samples than its header says."""
+UNKNOWN = 0x7FFF0000
+"""From here on, a length is that of a program that wrote to a pipe and did not know it."""
+LENGTH_OF_MP3 = re.compile(rb"\0{7}(?:Xing|Info)")
+"""The header with the length of an MP3 file; that of others is an estimate of libsndfile."""
 
 
 def features(samples: np.ndarray, extract: Any) -> np.ndarray:
@@ -42,25 +49,39 @@ class Recording:
     source: Path | Callable[[], bytes]
 
     def samples(self) -> np.ndarray:
+        """As `decoded`; raises `InputError` also for audio that is too short or silent."""
+        samples = self.decoded()
+        if len(samples) < SHORTEST:
+            raise self.error(f"has {len(samples)} samples, must have at least {SHORTEST}")
+        if is_silent(samples):
+            raise self.error("is silent")
+        return samples
+
+    def decoded(self) -> np.ndarray:
         """The samples in float32, the mean of the channels.
 
-        Raises `InputError` for audio that is damaged, too short, silent or of another rate, or without soundfile.
+        Raises `InputError` for audio that is damaged, cut off or of another rate, or without soundfile.
         """
         with requires("speech"):
             import soundfile
         unreadable = (soundfile.SoundFileError, OSError, RuntimeError, TypeError)
         with input_errors(f"{self.where}: cannot be read as audio: ", *unreadable):
-            opened = self.source if isinstance(self.source, Path) else io.BytesIO(self.source())
-            samples, rate = soundfile.read(opened, dtype="float32", always_2d=True)
+            opened = self.source if isinstance(self.source, Path) else io.BytesIO(self.content())
+            with soundfile.SoundFile(opened) as file:
+                samples: np.ndarray = file.read(dtype="float32", always_2d=True)
+                rate, notes, is_mp3 = file.samplerate, file.extra_info, file.format == "MP3"
+                said, found, unit = file.frames, len(samples), "samples"
+            if note := BYTES_OF_WAV.search(notes):
+                said, found, unit = int(note[1]), int(note[2]), "bytes of samples"
+            if is_mp3 and found < said and not LENGTH_OF_MP3.search(self.content()):
+                said = found
+        if found < said < UNKNOWN:
+            raise self.error(f"is cut off or damaged: has {found:,} {unit}, its header says {said:,}")
         if rate != RATE:
             raise self.error(f"has {rate:,} samples per second, must have {RATE:,}; resample it")
         samples = samples.mean(axis=1)
-        if len(samples) < SHORTEST:
-            raise self.error(f"has {len(samples)} samples, must have at least {SHORTEST}")
         if not np.isfinite(samples).all():
             raise self.error("has samples that are not finite")
-        if is_silent(samples):
-            raise self.error("is silent")
         return samples
 
     def frames(self) -> int:
@@ -72,7 +93,10 @@ class Recording:
         with input_errors(f"{self.where}: cannot be read: ", OSError):
             if isinstance(self.source, Path):
                 return file_hash(self.source)
-            return hashlib.sha256(self.source()).hexdigest()
+            return hashlib.sha256(self.content()).hexdigest()
+
+    def content(self) -> bytes:
+        return self.source.read_bytes() if isinstance(self.source, Path) else self.source()
 
     def error(self, what: str) -> InputError:
         return InputError(f"{self.where}: {what}")

@@ -1,7 +1,6 @@
 """Metrics by further libraries: error rates, ROUGE, BLEU of split compounds, COMET."""
 
 import json
-import logging
 import os
 import re
 import shutil
@@ -11,6 +10,7 @@ import unicodedata
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar, Protocol
 
 import regex
@@ -19,16 +19,21 @@ import torch
 from residual_hf.base.errors import InputError, requires
 from residual_hf.base.files import expanded
 from residual_hf.data.language_names import detected_as
+from residual_hf.data.scripts import UNSPACED, share_of_script, words
 from residual_hf.data.text_files import one_line
 
 from .metrics import Lines, check_lines, tokenized_bleu
 
-logger = logging.getLogger(__name__)
-
 ERROR_RATES = ("wer", "cer")
 ROUGE = ("rouge1", "rouge2", "rougeL")
-SPOKEN = regex.compile(r"(?:[\p{L}\p{N}][\p{M}\u200c\u200d]*|')+")
-"""Letters and digits with their marks and joiners, such as vowels of Hindi and half spaces of Persian; apostrophes."""
+MARKS = r"[\p{M}\u200c\u200d]*"
+LETTERS = rf"(?:[\p{{L}}\p{{N}}]{MARKS})+"
+SPOKEN = regex.compile(f"{LETTERS}(?:'{LETTERS})*")
+"""Letters and digits with their marks and joiners, such as vowels of Hindi and half spaces of Persian; apostrophes
+between them."""
+APOSTROPHES = dict.fromkeys(map(ord, "’‘ʻʼ`´"), "'")
+GAP = regex.compile(f"(?<={UNSPACED.pattern}{MARKS}) | (?={UNSPACED.pattern})")
+"""A space beside a letter of a script that has none between words."""
 HYPHEN = re.compile(r"(\S)-(\S)")
 PROGRAM = "comet-score"
 
@@ -49,8 +54,9 @@ class ErrorRate:
     """Substitutions, deletions and insertions per 100 words (`"wer"`) or characters (`"cer"`) of the references.
 
     Text is normalized before: NFC; lower case; no soft hyphens; characters other than letters with their marks and
-    joiners, digits and apostrophes become spaces; spaces are single. The variant `"raw"` compares text as it is.
-    Spaces between words count as characters.
+    joiners, digits, and apostrophes between these become spaces; spaces are single. The variant `"raw"` compares text
+    as it is. Spaces between words count as characters; without `"raw"`, not beside letters of Chinese, Thai and other
+    scripts that put none between words.
     """
 
     unit: str
@@ -64,7 +70,9 @@ class ErrorRate:
     @property
     def signature(self) -> str:
         """The settings that the value depends on, like a signature of sacreBLEU."""
-        text = "raw" if self.variant else "nfc.lower.letters-marks-joiners-digits-apostrophes"
+        text = "raw" if self.variant else "nfc.lower.letters-marks-joiners-digits-inner_apostrophes"
+        if self.unit == "cer" and not self.variant:
+            text += ".no_spaces_in_unspaced_scripts"
         return f"text:{text}|version:jiwer-{version('jiwer')}"
 
     def compute(self, predictions: Lines, references: Lines, sources: Lines = ()) -> dict[str, float]:
@@ -74,13 +82,17 @@ class ErrorRate:
         check_lines("predictions", predictions, references)
         if not self.variant:
             predictions, references = ([normalized(line) for line in lines] for lines in (predictions, references))
+            if self.unit == "cer":
+                predictions, references = (
+                    [GAP.sub("", line) for line in lines] for lines in (predictions, references)
+                )
         rate = jiwer.wer if self.unit == "wer" else jiwer.cer
         return {self.unit: 100 * rate(list(references), list(predictions))}
 
 
 def normalized(text: str) -> str:
-    """Lower case, without punctuation but apostrophes, with single spaces."""
-    text = unicodedata.normalize("NFC", text.lower()).replace("’", "'").replace("\u00ad", "")
+    """Lower case, without punctuation but apostrophes within words, with single spaces."""
+    text = unicodedata.normalize("NFC", text.lower()).translate(APOSTROPHES).replace("\u00ad", "")
     return " ".join(SPOKEN.findall(text))
 
 
@@ -88,9 +100,10 @@ def normalized(text: str) -> str:
 class Rouge:
     """F1 of ROUGE-1, ROUGE-2 and ROUGE-L in percent, the means over the summaries; case is ignored.
 
-    The tokens are runs of the letters a to z and of digits: text in other scripts has none, for which a warning is
-    logged. The variant `"stem"` compares Porter stems, as ROUGE-1.5.5 does with `-m` and most papers report; the
-    default compares words, as `evaluate.load("rouge")` does.
+    The tokens are runs of the letters a to z and of digits; where most letters of the references are not Latin, those
+    of `ErrorRate`: words, and letters in scripts without spaces. The variant `"stem"` compares Porter stems of Latin
+    text, as ROUGE-1.5.5 does with `-m` and most papers report; the default compares words, as `evaluate.load("rouge")`
+    does.
     """
 
     variant: str = ""
@@ -105,10 +118,10 @@ class Rouge:
         from rouge_score.rouge_scorer import RougeScorer
 
         check_lines("predictions", predictions, references)
-        scorer = RougeScorer(ROUGE, use_stemmer=self.variant == "stem")
+        is_latin = share_of_script("".join(references), "Latin") >= 0.5
+        other = None if is_latin else SimpleNamespace(tokenize=lambda text: words(normalized(text)))
+        scorer = RougeScorer(ROUGE, use_stemmer=self.variant == "stem", tokenizer=other)
         scores = [scorer.score(*pair) for pair in zip(references, predictions, strict=True)]
-        if not any(scorer.score(reference, reference)["rouge1"].fmeasure for reference in references):
-            logger.warning("rouge: no reference has a word with the letters a to z; ROUGE ignores all others")
         return {name: 100 * sum(score[name].fmeasure for score in scores) / len(scores) for name in ROUGE}
 
 

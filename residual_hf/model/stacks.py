@@ -72,10 +72,15 @@ class ResidualPreTrainedModel(PreTrainedModel):
         super().__init__(config, *args, **kwargs)
 
     def post_init(self) -> None:
-        """Override of Transformers: FSDP looks for each of `_no_split_modules`, so only present layers are listed."""
+        """Override of Transformers: FSDP looks for each of `_no_split_modules`, so only present layers are listed.
+
+        Gradient checkpointing would count each batch twice in the running means of batch norms, and is refused.
+        """
         super().post_init()
         present = {type(module).__name__ for module in self.modules()}
         self._no_split_modules = [name for name in self._no_split_modules if name in present]
+        norms = (nn.BatchNorm1d, nn.BatchNorm2d)
+        self.supports_gradient_checkpointing = not any(isinstance(module, norms) for module in self.modules())
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:

@@ -50,6 +50,7 @@ def test_a_checkpoint_becomes_a_folder_for_text_generation(tmp_path):
     text = " ".join(words[i - 4] for i in tokens[0, 1:].tolist())
     batch = tokenizer(text, return_tensors="pt")
     assert batch["input_ids"].equal(tokens[:1])
+    assert tokenizer.bos_token_id == model.generation_config.bos_token_id == tokens[0, 0]
     with torch.no_grad():
         assert torch.allclose(model(**batch).logits, tensors["output/log_probs"][:1], rtol=0, atol=1e-5)
     card = (folder / "README.md").read_text()

@@ -147,6 +147,12 @@ def test_collator_pads_frames_with_zeros(data):
     assert batch["decoder_input_ids"][:, 0].tolist() == [2, 2]
 
 
+def cut_off(path, **form):
+    """Write two words, of which the end is missing."""
+    soundfile.write(path, tones("low high"), RATE, **form)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
 @pytest.mark.parametrize(
     ("write", "message"),
     {
@@ -156,14 +162,34 @@ def test_collator_pads_frames_with_zeros(data):
         "of one frame": (lambda path: soundfile.write(path, tones("low")[:559], RATE), "has 559 samples, must have"),
         "silent": (lambda path: soundfile.write(path, np.zeros(RATE), RATE), "is silent"),
         "another rate": (lambda path: soundfile.write(path, tones("low", 8000), 8000), "has 8,000 samples per second"),
+        "cut off": (cut_off, r"is cut off or damaged: has 7,978 bytes of samples, its header says 16,000"),
+        "MP3": (
+            lambda path: cut_off(path, format="MP3"),
+            r"is cut off or damaged: has 2,\d+ samples, its header says 8,000",
+        ),
     }.values(),
-    ids=["missing", "damaged", "empty", "of one frame", "silent", "another rate"],
+    ids=["missing", "damaged", "empty", "of one frame", "silent", "another rate", "cut off", "MP3"],
 )
 def test_bad_recordings_are_named(write, message, tmp_path):
     write(tmp_path / "bad.wav")
     (tmp_path / "bad.tsv").write_text("bad.wav\tlow\n")
     with pytest.raises(InputError, match=rf"{tmp_path}/bad\.wav: {message}"):
         prepared(CorpusSpec(tsv=tmp_path / "bad.tsv"), tmp_path / "run")
+
+
+def test_recordings_whose_header_does_not_know_their_length(tmp_path):
+    path = tmp_path / "x.wav"
+    soundfile.write(path, tones("low high"), RATE)
+    content = bytearray(path.read_bytes())
+    for size in (0x7FFFF000, 0xFFFFFFFF):  # of sox and ffmpeg, written to a pipe
+        content[40:44] = size.to_bytes(4, "little")
+        path.write_bytes(content)
+        assert len(recording(path).samples()) == 8000
+    soundfile.write(path, tones("low high"), RATE, format="MP3", bitrate_mode="CONSTANT")
+    content = path.read_bytes()
+    frames = content[content.index(content[:2], 2) :]  # without the first one, with the length
+    path.write_bytes(b"ID3\3\0\0\0\1\0\0" + bytes(2**14) + frames)  # a tag that libsndfile takes for frames
+    assert len(recording(path).samples()) > 8000
 
 
 def test_all_bad_recordings_are_named_at_once(manifest, tmp_path, monkeypatch):

@@ -28,9 +28,30 @@ def test_normalization():
     assert normalized("Don’t") == "don't"
     assert normalized("می‌خواهم، ශ්‍රී") == "می‌خواهم ශ්‍රී"  # a joiner is part of a word
     assert normalized("Silben\u00adtrennung") == "silbentrennung"
+    for text in ("‘Yes,’ he said, ‘it’s here.’", "'Yes', he said: it`s 'here'", "`Yes´ he said itʼs here’"):
+        assert normalized(text) == "yes he said it's here"
+    assert normalized("Oʻzbekiston o‘zbek go'zal, '90s") == "o'zbekiston o'zbek go'zal 90s"
     assert load_metric("wer:raw").compute(["the cat's mat"], ["The cat's mat."]) == {"wer": pytest.approx(200 / 3)}
     with pytest.raises(InputError, match="'wer:fast' given, must be wer or wer:raw"):
         load_metric("wer:fast")
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "rate"),
+    [
+        ("你好，世界。", "你好世界", 0),
+        ("他在 2024年，来到 Beijing。", "他在2024年来到北京", 100 * 7 / 16),
+        ("今日は、いい天気です。", "今日は いい 天気です", 0),
+        ("สวัสดี ครับ", "สวัสดีครับ", 0),  # the space is after a mark
+        ("한국 사람", "한국사람", 20),
+        ("one two", "onetwo", 100 / 7),
+    ],
+)
+def test_spaces_count_in_scripts_that_have_them(reference, hypothesis, rate):
+    assert ErrorRate("cer").compute([hypothesis], [reference]) == {"cer": pytest.approx(rate)}
+    assert ErrorRate("cer", "raw").compute([hypothesis], [reference])["cer"] > 0
+    signatures = {ErrorRate("wer").signature, ErrorRate("cer").signature, ErrorRate("cer", "raw").signature}
+    assert len(signatures) == 3
 
 
 def test_scorers_of_transcripts():

@@ -1,6 +1,5 @@
-import logging
-
 import pytest
+from rouge_score.rouge_scorer import RougeScorer
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus
@@ -26,10 +25,29 @@ def test_stems_are_compared_on_request():
     assert load_metric("rouge:stem").compute(words, references)["rouge1"] == pytest.approx(100)
 
 
-def test_other_scripts_are_warned_about(caplog):
-    with caplog.at_level(logging.WARNING):
-        assert load_metric("rouge").compute(["дождь"], ["дождь"])["rouge1"] == 0
-    assert "no reference has a word with the letters a to z" in caplog.text
+@pytest.mark.parametrize("name", ["rouge", "rouge:stem"])
+@pytest.mark.parametrize(
+    ("reference", "good", "bad"),
+    [
+        ("В 2024 году мэр открыл метро.", "Мэр открыл «метро» в прошлом году", "2024"),
+        ("2024年，北京开通了 CCTV 地铁。", "北京 开通 CCTV 地铁", "2024 CCTV"),
+        ("नई दिल्ली में 5 बजे बारिश", "दिल्ली में बारिश", "5 दिन"),
+    ],
+)
+def test_other_scripts_have_words(reference, good, bad, name):
+    rouge = load_metric(name)
+    assert rouge.compute([reference], [reference]) == pytest.approx({"rouge1": 100, "rouge2": 100, "rougeL": 100})
+    found = [rouge.compute([text], [reference])["rouge1"] for text in (good, bad)]
+    assert found[0] > 60 and found[1] < 40
+
+
+def test_latin_text_has_the_words_of_rouge_score():
+    """In which other letters than a to z separate words."""
+    scores = RougeScorer(["rouge1"]).score("Über 20 Bären; Привет", "ber 20 b")
+    assert load_metric("rouge").compute(["ber 20 b"], ["Über 20 Bären; Привет"])["rouge1"] == pytest.approx(
+        100 * scores["rouge1"].fmeasure
+    )
+    assert load_metric("rouge").compute(["3 4"], ["3 5"])["rouge1"] == pytest.approx(50)
 
 
 def test_a_run_computes_it_at_evaluations_and_at_the_end():

@@ -129,13 +129,23 @@ def test_states_are_those_of_each_stage():
 
 
 def test_gradients_are_the_same_with_checkpointing():
-    model = resnet("resi_dual").train()
+    torch.manual_seed(0)
+    config = {**VIT, "image_size": 8, "num_labels": 5}
+    model = ResidualForImageClassification(ResidualImageConfig(ln_mode="resi_dual", **config)).train()
     again = copy.deepcopy(model)
     again.gradient_checkpointing_enable()
     for each in (model, again):
-        each(images(), labels=LABELS).loss.backward()
+        each(images(8, 8), labels=LABELS).loss.backward()
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.allclose(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("fields", [{"depth": 8}, {**VIT, "image_size": 8, "norm_type": "batch_norm"}])
+def test_running_means_would_count_each_batch_twice_with_checkpointing(fields):
+    config = ResidualImageConfig(**fields)
+    for model in (ResidualForImageClassification(config), ResidualImageModel(config)):
+        with pytest.raises(ValueError, match="does not support"):
+            model.gradient_checkpointing_enable()
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_saved_model_has_the_perplexity_that_was_scored(finished, capsys):
     model = AutoModelForCausalLM.from_pretrained(folder / "run" / "model").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder / "run" / "model")
     lines = tokenizer((folder / "test").read_text().splitlines())["input_ids"]
-    ids = [2, *(token for line in lines for token in line)]
+    ids = [tokenizer.bos_token_id, *(token for line in lines for token in line)]
     total, step = 0.0, 33 - 1 - 8
     for begin in range(0, len(ids) - 1, step):
         first = max(begin - 8, 0)
@@ -132,6 +132,16 @@ def test_saved_model_has_the_perplexity_that_was_scored(finished, capsys):
     assert report["nll"] == pytest.approx(metrics["test"]["nll"], rel=1e-5)
     assert [report[name] for name in ("tokens", "words")] == [metrics["test"][name] for name in ("tokens", "words")]
     assert pipeline("text-generation", model=model, tokenizer=tokenizer)("a red", max_new_tokens=3)
+
+
+def test_a_text_begins_with_the_end_of_another(finished):
+    """As lm-evaluation-harness and `evaluate` begin it, and `generate` without a prompt."""
+    folder = finished[0] / "run" / "model"
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    assert tokenizer.bos_token == tokenizer.eos_token == "</s>"
+    assert model.config.bos_token_id == model.generation_config.bos_token_id == tokenizer.bos_token_id
+    assert model.generate(max_new_tokens=1)[0, 0] == tokenizer.eos_token_id
+    assert tokenizer.decode([0, *tokenizer("a red dog")["input_ids"]], skip_special_tokens=True) == "a red dog"
 
 
 def test_text_is_scored_in_examples_as_the_run_was_trained_on(finished, tmp_path, capsys, monkeypatch):

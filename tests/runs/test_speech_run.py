@@ -147,6 +147,21 @@ def test_silence_has_no_text(run, tmp_path):
     assert parts[0].begin > 1 and parts[-1].end == 2.25
 
 
+def test_recordings_without_sound_have_empty_lines(run, tmp_path, capsys):
+    files = {"silent": np.zeros(16_000), "short": tones("low")[:300], "empty": np.zeros(0), "whole": tones("low")}
+    for name, samples in files.items():
+        soundfile.write(tmp_path / f"{name}.wav", samples, 16_000)
+    paths = [str(tmp_path / f"{name}.wav") for name in files]
+    assert main(["transcribe", str(run[0]), *paths]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["", "", ""] and lines[3] and len(lines) == 4
+    content = (tmp_path / "whole.wav").read_bytes()
+    (tmp_path / "whole.wav").write_bytes(content[:2000])
+    assert main(["transcribe", str(run[0]), *paths]) == 2
+    found = capsys.readouterr()
+    assert not found.out and "whole.wav: is cut off or damaged" in found.err
+
+
 FFMPEG = """#!{python}
 import sys, io, soundfile
 samples, rate = soundfile.read(io.BytesIO(sys.stdin.buffer.read()), dtype="float32")

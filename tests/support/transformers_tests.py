@@ -35,6 +35,9 @@ IMAGES = {
 EAGER_ONLY = "passes scores of attention from layer to layer, which only eager attention computes, and refuses others"
 NOT_TOKENS = "asks for a table of tokens; Transformers' own models of images have a test of their own here"
 NO_TOKENS = "expects `input_ids`: the tests of Speech2Text in Transformers replace or skip it too"
+COUNTED_TWICE = (
+    "makes a batch twice, also in the running means of batch norms, and is refused: `supports_...` is False"
+)
 DEVIATIONS = {  # the tests of a mode or a family that it does not pass, and why it should not
     "speech": dict.fromkeys(
         ("test_inputs_embeds", "test_resize_embeddings_untied", "test_resize_tokens_embeddings"), NO_TOKENS
@@ -42,6 +45,11 @@ DEVIATIONS = {  # the tests of a mode or a family that it does not pass, and why
     "resnet": {
         "test_model_get_set_embeddings": NOT_TOKENS,
         "test_num_layers_is_small": "allows two layers, and the smallest ResNet has a block in each of three stages",
+        "test_gradient_checkpointing_enable_disable": COUNTED_TWICE,
+        "test_peft_gradient_checkpointing_enable_disable": COUNTED_TWICE,
+        "test_training_gradient_checkpointing": COUNTED_TWICE,
+        "test_training_gradient_checkpointing_use_reentrant_false": COUNTED_TWICE,
+        "test_training_gradient_checkpointing_use_reentrant_true": COUNTED_TWICE,
     },
     "vit": {"test_model_get_set_embeddings": NOT_TOKENS},
     "realformer": {

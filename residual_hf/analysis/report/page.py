@@ -32,6 +32,7 @@ CURVES = {
     "eval_chrf": "Validation chrF",
     "eval_rougeL": "Validation ROUGE-L",
     "eval_wer": "Validation WER",
+    "eval_cer": "Validation CER",
     "grad_norm": "Gradient norm before clipping",
     "learning_rate": "Learning rate",
     "tokens_per_second": "Tokens per second",

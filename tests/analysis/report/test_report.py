@@ -35,7 +35,10 @@ def make_run(tmp_path):
         (run / "recipe.yaml").write_text(yaml.safe_dump({"model": {"ln_mode": "post_ln"}, **recipe}))
         (run / "run.json").write_text(json.dumps({"seed": 7, "finished": "2026-01-01" if hypotheses else None}))
         curve = [{"step": s, "nll": 5 - s / 100, "grad_norm": 0.5 + s / 10} for s in range(10, 200, 10)]
-        curve += [{"step": 100, "eval_nll": 4.2, "eval_bleu": 3.0}, {"step": 190, "eval_nll": 3.1, "eval_wer": 9.0}]
+        curve += [
+            {"step": 100, "eval_nll": 4.2, "eval_bleu": 3.0},
+            {"step": 190, "eval_nll": 3.1, "eval_wer": 9.0, "eval_cer": 4.0},
+        ]
         curve += [{"step": 195, "nll": float("nan")}]
         (run / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in curve))
         if hypotheses:
@@ -107,7 +110,11 @@ def test_two_runs_are_compared(make_run, resamples, tmp_path, capsys):
     assert capsys.readouterr().out.strip() == str(output)
     page = read(output)
     text = " ".join(page.texts)
-    charts = ("Training NLL per token (nats)", "Validation BLEU", "Validation WER", "Gradient norm before clipping")
+    charts = (
+        "Training NLL per token (nats)",
+        *("Validation BLEU", "Validation WER", "Validation CER"),
+        "Gradient norm before clipping",
+    )
     for title in (*charts, "bad", "good"):
         assert title in page.texts
     assert any(re.fullmatch(r"update \d+: 4\.\d+", tip) for tip in page.texts)  # at the pointer
