@@ -19,7 +19,7 @@ from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import RECORD, atomic_folder, check_output_folder, read_json
 from residual_hf.base.names import model_folder
 from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
-from residual_hf.model.checksums import CHECKSUMS, file_hash, files_of, write_checksums
+from residual_hf.model.checksums import file_hash, files_of, write_checksums
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.self_contained import CONFIG_CLASS, MODEL_CLASSES, import_saved_modes
@@ -144,7 +144,7 @@ def load_checkpoint(
 
 
 def validate_model_folder(folder: str | os.PathLike) -> list[str]:
-    """Check a model folder; returns the names of its files, without the model card.
+    """Check a model folder; returns the names of its files, without the model card and the checksums.
 
     Raises `InputError` naming the file and field that would keep the model from loading elsewhere: what
     `load_checkpoint` refuses, another family, or model code that is missing or differs from the installed one.
@@ -165,7 +165,7 @@ def validate_model_folder(folder: str | os.PathLike) -> list[str]:
     _, tokenizer = load_checkpoint(folder, classes=[cls for cls, _ in SAVED.values()])
     weights, _ = checks.weight_shapes(folder)
     names = dict.fromkeys([*checks.TOKENIZER_FILES, CHAT_TEMPLATE_FILE, *tokenizer.vocab_files_names.values()])
-    optional = [name for name in (*names, SHORTLIST, *PROCESSOR, CHECKSUMS) if (folder / name).is_file()]
+    optional = [name for name in (*names, SHORTLIST, *PROCESSOR) if (folder / name).is_file()]
     return ["config.json", *generation, *weights, *code, *optional]
 
 

@@ -262,7 +262,7 @@ def test_tokens_outside_of_the_vocabulary_of_the_model_are_named(folder, place):
 
 def test_a_sound_folder_passes(folder):
     names = validate_model_folder(folder)
-    assert sorted([*names, "README.md"]) == sorted(path.name for path in folder.iterdir())
+    assert sorted([*names, "README.md", CHECKSUMS]) == sorted(path.name for path in folder.iterdir())
     assert any(Translator.from_pretrained(folder).translate(SENTENCES))
 
 
@@ -287,6 +287,14 @@ def test_a_flipped_bit_is_found(folder, name):
             AutoModelForSeq2SeqLM.from_pretrained(folder)
     (folder / CHECKSUMS).unlink()
     assert Translator.from_pretrained(folder)
+
+
+def test_text_that_git_has_written_on_windows_is_not_damaged(folder):
+    for path in folder.iterdir():
+        if path.suffix in (".json", ".py"):
+            path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert AutoModelForSeq2SeqLM.from_pretrained(folder) and Translator.from_pretrained(folder)
+    validate_model_folder(folder)
 
 
 def test_missing_settings_of_the_search_are_named(folder):
@@ -342,7 +350,7 @@ def test_models_that_do_not_generate(tmp_path, cls):
     tokenizer, fields = tiny_tokenizer(), {"d_model": 16, "encoder_layers": 1, "is_encoder_only": True}
     model = cls(ResidualConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **fields))
     folder = save_checkpoint(model, tokenizer, tmp_path / "model")
-    assert sorted(validate_model_folder(folder)) == sorted(path.name for path in folder.iterdir())
+    assert sorted([*validate_model_folder(folder), CHECKSUMS]) == sorted(path.name for path in folder.iterdir())
     assert type(load_checkpoint(folder, classes=(cls,))[0]) is cls
     tokenizer.add_special_tokens({"mask_token": "<mask>"})
     with pytest.raises(InputError, match=f"{len(tokenizer)} tokens for the source"):
@@ -359,7 +367,7 @@ def test_two_vocabularies(tmp_path):
     vocabularies = {"decoder_vocab_size": tokenizer.target_vocab_size, "share_encoder_decoder_embeddings": False}
     folder = save_checkpoint(tiny_model(tokenizer, **vocabularies), tokenizer, tmp_path / "model")
     names = validate_model_folder(folder)
-    assert sorted(names) == sorted(path.name for path in folder.iterdir())
+    assert sorted([*names, CHECKSUMS]) == sorted(path.name for path in folder.iterdir())
     assert {"target_tokenizer.json", "tokenization_residual.py"} < {*names}
     config = json.loads((folder / "config.json").read_text())
     small = save_checkpoint(tiny_model(source, share_encoder_decoder_embeddings=False), source, tmp_path / "small")

@@ -6,6 +6,8 @@ import math
 import re
 import shutil
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 from support.example_scripts import ENGLISH, GERMAN, ROOT, run
-from support.processes import run_here, run_programs_forked, run_programs_here
+from support.processes import run_here, run_programs_forked, run_programs_here, run_python
 from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf.base.errors import InputError
@@ -44,6 +46,16 @@ def cells(output, mode):
 def test_the_image_of_the_server_has_all_packages():
     copied = (ROOT / "examples" / "serve" / "Dockerfile").read_text()
     assert all(f"COPY {path.parent.name} /source/" in copied for path in ROOT.glob("residual_hf*/__init__.py"))
+
+
+def test_the_health_check_of_the_image_asks_no_proxy():
+    copied = (ROOT / "examples" / "serve" / "Dockerfile").read_text()
+    _, option, check = json.loads(re.search(r"^HEALTHCHECK .*\n +CMD (.*)", copied, re.MULTILINE)[1])
+    healthy = {"do_GET": lambda self: self.send_error(204), "log_message": lambda *_: None}
+    with HTTPServer(("127.0.0.1", 0), type("Healthy", (BaseHTTPRequestHandler,), healthy)) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        proxy = {"http_proxy": "http://127.0.0.1:1", "no_proxy": ""}
+        run_python(option, check.replace("5000", str(server.server_port)), **proxy)
 
 
 def test_load_counts_translations_only(monkeypatch):

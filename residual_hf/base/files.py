@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, SoftFileLock, Timeout
 
 from .errors import InputError, input_errors, refuse_if
 from .interrupts import signals_handled
@@ -27,10 +27,13 @@ REPLACED = ".replaced."
 """The beginning of the name of a folder for the former content of another, see `emptied_folder`."""
 ATTEMPT = "lock"
 """The lock file in a folder while its content is written."""
+SOFT = ".soft"
+"""The end of the name of the second file of a lock, see `acquire_lock`."""
 RESERVE = 32 * 2**20
 """Bytes that must be free on the disk of an output."""
 LARGEST_TEXT = 256 * 2**20
 """Bytes of a file that is read into memory at once; the largest tokenizers have a tenth."""
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WRITE_ERROR = re.compile(r"PytorchStreamWriter failed|iostream error|unexpected pos|os error (5|27|28|122)\b")
 """Messages of libraries in C++ and Rust that cannot write."""
@@ -164,9 +167,23 @@ def replace_file(new: Path, path: Path) -> None:
     os.replace(new, path)
 
 
+def acquire_lock(path: Path, **options: Any) -> AcquireReturnProxy:
+    """Acquire the lock of a file; the result is a context that releases it at the end.
+
+    On a file system without locks, such as NFS without its lock service, a second file is the lock while it exists.
+    Raises `Timeout`, which names the file.
+    """
+    try:
+        return FileLock(path, fallback_to_soft=False, **options).acquire()
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return SoftFileLock(f"{path}{SOFT}", **options).acquire()
+
+
 @contextmanager
 def emptied_folder(folder: Path, keep: str) -> Iterator[None]:
-    """Context in which an existing folder is empty except for the file `keep`.
+    """Context in which an existing folder is empty except for the lock file `keep`.
 
     The former content is deleted by `delete_replaced`, at the end of the context if not before. If an error ends the
     context before, it is put back in place of the new.
@@ -176,7 +193,8 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[None]:
     emptied = False
 
     def content() -> list[Path]:
-        return [path for path in folder.iterdir() if path not in (former, failed, folder / keep)]
+        kept = (former, failed, folder / keep, folder / f"{keep}{SOFT}")
+        return [path for path in folder.iterdir() if path not in kept]
 
     try:
         for path in content():
@@ -215,7 +233,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
         mode = temporary.stat().st_mode
         try:
             yield temporary
-            temporary.chmod(mode)
+            _set_mode(temporary, mode)
             replace_file(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -234,7 +252,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     with (
         writing(folder),
         tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=place, ignore_cleanup_errors=True) as workplace,
-        FileLock(Path(workplace, ATTEMPT)),
+        acquire_lock(Path(workplace, ATTEMPT)),
     ):
         new, old = Path(workplace, "new"), Path(workplace, "old")
         new.mkdir()
@@ -253,14 +271,15 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
                     os.replace(old, folder)
                 raise
         for path in _attempts(place, folder.name):
-            with suppress(Timeout, OSError), FileLock(path / ATTEMPT, timeout=0):  # no process holds it any more
+            with suppress(Timeout, OSError), acquire_lock(path / ATTEMPT, timeout=0):  # no process holds it any more
                 shutil.rmtree(path)
 
 
 def _attempts(place: Path, name: str) -> list[Path]:
     """The folders in which processes write, or were killed while they wrote, the content of a folder `name`."""
     found = place.glob(f".{glob.escape(name)}.{'[a-z0-9_]' * 8}")  # as `tempfile` names them
-    return [path for path in found if path.is_dir() and {p.name for p in path.iterdir()} <= {"new", "old", ATTEMPT}]
+    names = {"new", "old", ATTEMPT, f"{ATTEMPT}{SOFT}"}
+    return [path for path in found if path.is_dir() and {p.name for p in path.iterdir()} <= names]
 
 
 def content_of(folder: Path) -> list[Path]:
@@ -285,7 +304,12 @@ def set_usual_mode(folder: Path, pattern: str = "*") -> None:
     mode = folder.stat().st_mode & 0o666
     for path in folder.rglob(pattern):
         if path.is_file():
-            path.chmod(mode)
+            _set_mode(path, mode)
+
+
+def _set_mode(path: Path, mode: int) -> None:
+    with suppress(OSError):  # SMB and object storage refuse it
+        path.chmod(mode)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

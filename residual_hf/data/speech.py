@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 from accelerate import PartialState
-from filelock import FileLock
 from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError, for_all, input_errors
-from residual_hf.base.files import atomic_file, check_space, expanded, read_json, write_json
+from residual_hf.base.files import acquire_lock, atomic_file, check_space, expanded, read_json, write_json
 from residual_hf.checkpoint import extractor
 from residual_hf.model.checksums import CHECKSUMS, write_checksums
 
@@ -133,7 +132,7 @@ def compute_features(found: Sequence[Recording], lengths: np.ndarray, bins: int,
             frames.tofile(file)
     with atomic_file(path.with_suffix(".npy")) as temporary, open(temporary, "wb") as file:
         np.save(file, lengths)
-    with FileLock(path.parent / f".{CHECKSUMS}.lock", mode=0o666):
+    with acquire_lock(path.parent / f".{CHECKSUMS}.lock", mode=0o666):
         write_checksums(path.parent, [path.name, path.with_suffix(".npy").name])
 
 
@@ -186,7 +185,7 @@ def prepare_speech(given: Preparation) -> PreparedData:
             check_space(store, 4 * bins * sum(int(lengths.sum()) for lengths in new.values()), field="data.features")
         for name, lengths in new.items():
             path = files[name]
-            with FileLock(path.with_name(f".{path.name}.lock"), mode=0o666):  # other runs share the folder
+            with acquire_lock(path.with_name(f".{path.name}.lock"), mode=0o666):  # other runs share the folder
                 if not is_cached(path, path.with_suffix(".npy")):
                     compute_features(found[name], lengths, bins, path)
     warn_about_unknown_tokens(encoded, tokenizer)

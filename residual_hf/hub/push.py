@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import yaml
-from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -153,8 +153,10 @@ def push_run(
             raise InputError(f"{repo_id}: exists and is public; make it private in its settings on the Hub first")
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
-        operations = [CommitOperationAdd(name, path) for name, path in files.items() if name != CARD]
+        operations: list[Any] = [CommitOperationAdd(name, path) for name, path in files.items() if name != CARD]
         operations.append(CommitOperationAdd(CARD, loading_from(repo_id, readme, revision).encode()))
+        if api.file_exists(repo_id, CHECKSUMS, revision=revision):  # of an earlier version
+            operations.append(CommitOperationDelete(CHECKSUMS))
         commit = api.create_commit(repo_id, operations, commit_message="Upload model", revision=revision)
     url = str(repository) if revision is None else f"{repository}/tree/{revision}"
     return Push(repo_id, files, left_out, url, commit.oid)

@@ -4,12 +4,13 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 CHECKSUMS = "checksums.json"
 EDITED = {".md", ".png"}  # the card and its picture
+TEXT = {".jinja", ".json", ".py", ".txt"}
 
 
 def file_hash(path: Path) -> str:
@@ -65,7 +66,7 @@ def find_damage(folder: str | os.PathLike, wanted: Callable[[str], bool] | None 
         if wanted is None or (wanted(name) and name.endswith("config.json")):
             return f"{folder / name} is missing"
     for name in sums.keys() & files.keys():
-        if (wanted is None or wanted(name)) and file_hash(files[name]) != sums[name]:
+        if (wanted is None or wanted(name)) and sums[name] not in _hashes(files[name]):
             return f"{files[name]} is damaged or was changed: it is not the file recorded in {CHECKSUMS}"
     return None
 
@@ -74,6 +75,13 @@ def refuse_damage(folder: str | os.PathLike, wanted: Callable[[str], bool]) -> N
     """Raise `ValueError` for a folder with a `wanted` file that is not as it was recorded."""
     if damage := find_damage(folder, wanted):
         raise ValueError(f"{damage}; copy it again or, if the change is intended, delete {CHECKSUMS}")
+
+
+def _hashes(path: Path) -> Iterator[str]:
+    """The hash of a file, and of text that Git has written on Windows that of the file in the repository."""
+    yield file_hash(path)
+    if path.suffix in TEXT:
+        yield hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
 
 
 def _recorded(folder: Path) -> dict[str, Any] | None:

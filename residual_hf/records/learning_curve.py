@@ -1,7 +1,10 @@
 """The picture of a learning curve."""
 
 import io
+import os
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,10 +19,8 @@ def learning_curve(records: Sequence[dict[str, Any]]) -> bytes | None:
     training, validation, bleu = (series(records, name) for name in ("nll", "eval_nll", "eval_bleu"))
     if max(len(training), len(validation)) < 2 or find_spec("matplotlib") is None:
         return None
-    from matplotlib.figure import Figure
-
     panels = 2 if len(bleu) > 1 else 1
-    figure = Figure(figsize=(4.5 * panels, 3.2), dpi=150, layout="constrained")
+    figure = _figure_class()(figsize=(4.5 * panels, 3.2), dpi=150, layout="constrained")
     axes = figure.subplots(1, panels, squeeze=False)[0]
     axes[0].plot(training.keys(), training.values(), color=GRAY, linewidth=1.2, label="training")
     axes[0].plot(validation.keys(), validation.values(), color=ORANGE, marker=".", label="validation")
@@ -35,6 +36,21 @@ def learning_curve(records: Sequence[dict[str, Any]]) -> bytes | None:
     picture = io.BytesIO()
     figure.savefig(picture, format="png", metadata={"Software": None})
     return picture.getvalue()
+
+
+def _figure_class() -> Any:
+    """`Figure` of matplotlib, which is also imported where the backend that `MPLBACKEND` names is not installed.
+
+    Jupyter sets it for the programs that it starts, whose Python may be another.
+    """
+    backend = None if "matplotlib" in sys.modules else os.environ.pop("MPLBACKEND", None)
+    from matplotlib import figure, rcParams
+
+    if backend is not None:
+        os.environ["MPLBACKEND"] = backend
+        with suppress(ValueError):
+            rcParams["backend"] = backend
+    return figure.Figure
 
 
 def series(records: Sequence[dict[str, Any]], name: str) -> dict[int, float]:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
+from residual_hf.base.memory import total_memory
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.encoding import encode
@@ -123,5 +123,5 @@ def serves(tokenizer: Any, sample: ParallelCorpus, new: Any) -> bool:
 
 
 def memory() -> int:
-    """Bytes for training: of the GPU if there is one, else of this machine."""
-    return torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else psutil.virtual_memory().total
+    """Bytes for training: of the GPU if there is one, else for this process."""
+    return torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else total_memory()

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from jinja2 import Environment, StrictUndefined
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, write_atomically
+from residual_hf.base.memory import available_memory
 from residual_hf.base.names import as_typed
 from residual_hf.base.tables import duration
 from residual_hf.data.cleaning import CleaningReport, pair_filter
@@ -171,7 +171,7 @@ def write_first_recipe(
             "gpu": device == "cuda",
             "bf16": torch.cuda.is_bf16_supported(False) if device == "cuda" else multiplies_bf16(),  # not by emulation
             "kind": kind,
-            "stream": 8 * text_bytes > psutil.virtual_memory().available,
+            "stream": 8 * text_bytes > available_memory(),
             "eval_every": max(100, size.max_updates // 30 // 100 * 100),
             "warmup": min(4000, size.max_updates // 8),
             "max_tokens": min(size.tokens_per_update, 4096),

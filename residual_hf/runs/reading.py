@@ -66,7 +66,14 @@ class LogFile(logging.FileHandler):
 
 
 class TerminalHandler(logging.Handler):
-    """Writes to standard error without breaking a progress bar."""
+    """Writes to standard error without breaking a progress bar, in place of the root logger, which prints in Colab."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        printed = (sys.stdout, sys.stderr)
+        self.others = [each for each in logging.root.handlers if getattr(each, "stream", None) in printed]
+        for each in self.others:
+            each.addFilter(_is_foreign)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -74,11 +81,21 @@ class TerminalHandler(logging.Handler):
         except OSError:  # the terminal was closed
             self.handleError(record)
 
+    def close(self) -> None:
+        for each in self.others:
+            each.removeFilter(_is_foreign)
+        super().close()
+
+
+def _is_foreign(record: logging.LogRecord) -> bool:
+    return not record.name.startswith("residual_hf.")
+
 
 @contextmanager
 def log_to(handler: logging.Handler) -> Iterator[None]:
     """Context in which the messages of this package also go to `handler`, with their time."""
     package = logging.getLogger("residual_hf")
+    level = package.level
     package.setLevel(logging.INFO)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     package.addHandler(handler)
@@ -86,4 +103,5 @@ def log_to(handler: logging.Handler) -> Iterator[None]:
         yield
     finally:
         package.removeHandler(handler)
+        package.setLevel(level)
         handler.close()

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-import psutil
 from huggingface_hub.errors import StrictDataclassError
 
 from residual_hf.base.errors import InputError, InputSettings, input_errors
 from residual_hf.base.files import expanded
+from residual_hf.base.memory import total_memory
 from residual_hf.base.yaml_files import read_yaml
 from residual_hf.data.data_settings import SPLITS, CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.data.task import TASKS, Task
@@ -147,9 +147,6 @@ class Recipe(InputSettings):
         for name in ("is_decoder_only", "is_encoder_only", "is_encoder_decoder"):
             self.require(name not in self.model, f"model.{name}", "absent in a recipe, whose task decides on it")
         task, allowed = self.chosen_task, f"with task {self.task!r}"
-        if task.name != "speech_recognition":
-            absent = f"absent {allowed}: the positions of text are max_position_embeddings"
-            self.require("max_source_positions" not in self.model, "model.max_source_positions", absent)
         if self.data.train[0].is_text != task.reads_lines:
             wanted, given = ("text", "sentence pairs") if task.reads_lines else ("source and target", "text")
             raise InputError(f"data.train: {given} given, must be {wanted} {allowed}")
@@ -160,6 +157,9 @@ class Recipe(InputSettings):
                 if (value := owner.value_of(of_corpus)) != fixed:
                     word = {None: "null", (): "empty"}.get(fixed, str(fixed).lower())
                     raise InputError(refusal(name, value, f"{word} {allowed}"))
+        if task.name != "speech_recognition":
+            absent = f"absent {allowed}: the positions of text are max_position_embeddings"
+            self.require("max_source_positions" not in self.model, "model.max_source_positions", absent)
         metrics, kinds = (*LOSSES, *task.scores), task.tokenizers
         self.require(self.training.metric in metrics, "training.metric", f"one of {', '.join(metrics)} {allowed}")
         self.require(self.tokenizer.kind in kinds, "tokenizer.kind", f"one of {', '.join(kinds)} {allowed}")
@@ -240,8 +240,8 @@ def checked_config(make: Callable[..., ResidualConfig], fields: Mapping[str, Any
 
 
 def check_memory(config: ResidualConfig) -> None:
-    """Raise `InputError` for a model whose matrices and positions alone are larger than the memory of this machine."""
-    width, total = config.d_model, psutil.virtual_memory().total
+    """Raise `InputError` for a model whose matrices and positions alone need more memory than there is."""
+    width, total = config.d_model, total_memory()
     stacks = config.stack_configs
     sizes = [own.layers * (4 * width + 2 * own.ffn_dim) for own in stacks]
     needed = 4 * width * (sum(sizes) + config.max_position_embeddings)
@@ -249,7 +249,7 @@ def check_memory(config: ResidualConfig) -> None:
         raise InputError(
             f"model: d_model {width}, {'+'.join(str(own.layers) for own in stacks)} layers with FFNs "
             f"of width {max(own.ffn_dim for own in stacks)} and {config.max_position_embeddings} positions "
-            f"need {needed / 1e9:,.0f} GB, but this machine has {total / 1e9:.0f} GB of memory"
+            f"need {needed / 1e9:,.0f} GB, but this process may use {total / 1e9:.0f} GB of memory"
         )
 
 

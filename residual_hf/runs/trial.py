@@ -19,6 +19,7 @@ from accelerate.utils.memory import clear_device_cache
 from torch import Tensor
 
 from residual_hf.base.errors import InputError
+from residual_hf.base.memory import available_memory
 from residual_hf.data.encoding import Lengths
 from residual_hf.data.subword_regularization import GROWTH
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -83,7 +84,7 @@ def tokens_that_fit(
     if device.type == "cpu":
         probe = max(PROBE, widths[-1])
         kept = max(bytes_kept_for_backward(partial(step, probe, width)) for width in widths) / probe
-        found = int(0.5 * psutil.virtual_memory().available / sharing / (2 * kept))
+        found = int(0.5 * available_memory() / sharing / (2 * kept))
     else:
         trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         properties = getattr(torch.get_device_module(device), "get_device_properties", None)

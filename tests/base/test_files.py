@@ -49,6 +49,18 @@ def test_files_and_folders_get_the_mode_of_the_umask(tmp_path, umask):
     assert mode(tmp_path / "folder") == 0o750
 
 
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_without_modes_is_written_to(number, tmp_path, monkeypatch):
+    def chmod(path, mode, **options):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.chmod", chmod)
+    write_atomically(tmp_path / "text", "one")
+    with atomic_folder(tmp_path / "folder") as new:
+        (new / "weights").touch(mode=0o600)
+    assert (tmp_path / "text").read_text() == "one" and (tmp_path / "folder" / "weights").exists()
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -2,12 +2,12 @@ import errno
 import json
 import multiprocessing
 import os
-import sys
 import time
 
 import pytest
 
 from residual_hf.base.errors import InputError
+from residual_hf.base.files import atomic_folder, emptied_folder, write_json
 from residual_hf.base.lock import Lock
 
 LOCK = "run.lock"
@@ -82,17 +82,27 @@ def test_processes_take_turns(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="filelock 3 lets a second process in there")
-@pytest.mark.filterwarnings("ignore:flock not supported")
-def test_a_file_system_without_locks(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks(number, tmp_path, monkeypatch):
     def flock(descriptor, operation):
-        raise OSError(errno.ENOSYS, "Function not implemented")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.flock", flock)
+    (tmp_path / LOCK).touch()  # left from when it had locks
     with lock_of(tmp_path):
-        with pytest.raises(InputError, match="in use by another process"):
+        message = rf"in use by .+, process {os.getpid()}; .* or delete {tmp_path / LOCK}.soft if it no longer exists"
+        with pytest.raises(InputError, match=message):
             lock_of(tmp_path).__enter__()
-        assert (tmp_path / LOCK).exists()
-    assert list(tmp_path.iterdir()) == []
-    with lock_of(tmp_path):
+        with emptied_folder(tmp_path, keep=LOCK), pytest.raises(InputError, match="in use by"):
+            lock_of(tmp_path).__enter__()
+        write_json(tmp_path / "run.json", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    locked = processes.Event()
+    process = processes.Process(target=hold, args=(tmp_path / LOCK, locked))
+    process.start()
+    assert locked.wait(60)
+    process.kill()
+    process.join()
+    with lock_of(tmp_path), atomic_folder(tmp_path / "model"):
         pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "run.json"]

@@ -17,6 +17,7 @@ from support.finished_run import (
     write_json,
     write_lines,
 )
+from support.processes import run_forked
 
 from residual_hf.base.errors import InputError
 from residual_hf.hub.card import write_card
@@ -223,6 +224,20 @@ def test_learning_curve_is_drawn(make_run, learning_curves):
     with pytest.raises(InputError, match="photo.png exists; use --overwrite"):
         write_card(run, output=path.with_name("photo.md"))
     assert path.with_name("photo.png").read_text() == "mine" and not path.with_name("photo.md").exists()
+
+
+DRAW = """
+from residual_hf.records.learning_curve import learning_curve
+assert learning_curve([{"step": 1, "nll": 2.0}, {"step": 2, "nll": 1.0}])
+import matplotlib
+print(matplotlib.get_backend())
+"""
+
+
+def test_learning_curve_needs_no_backend_and_keeps_that_of_jupyter():
+    pytest.importorskip("matplotlib", reason="the extra [card] is not installed")
+    run_forked("-c", DRAW, MPLBACKEND="of_another_python")
+    assert run_forked("-c", DRAW, MPLBACKEND="svg").stdout == "svg\n"
 
 
 def test_card_without_matplotlib_has_no_picture(make_run, learning_curves, monkeypatch):

@@ -13,6 +13,7 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import pipeline
 
 from residual_hf.checkpoint import save_checkpoint
+from residual_hf.model.checksums import CHECKSUMS
 
 CARD = "---\nlibrary_name: transformers\npipeline_tag: translation\ntags: [translation]\n---\n# German to English\n"
 LENGTH = 8
@@ -91,6 +92,7 @@ answers = {"first": run("push", first, "somebody/de-en"),
            "private": run("push", first, "somebody/secret", "--private"),
            "full": run("push", first, "somebody/full"),
            "broken": run("push", first, "somebody/broken"),
+           "older": run("push", first, "somebody/older"),
            "public": run("push", first, "somebody/de-en", "--private"),
            "licence": run("push", licensed, "somebody/licensed")}
 
@@ -112,6 +114,8 @@ def pushed(hub, runs, tmp_path_factory):
     folders = {name: str(folder) for name, (folder, _) in runs.items()}
     folders["licensed"] = shutil.copytree(folders["first"], tmp_path_factory.mktemp("licensed") / "run").as_posix()
     Path(folders["licensed"], "model", "README.md").write_text(CARD.replace("tags:", "license: my-licence\ntags:"))
+    hub.repositories["somebody/older"] = Repository()
+    hub.repositories["somebody/older"].commit("main", {CHECKSUMS: b"{}", "notes.txt": b"mine"})
     answers = process(START + ERRORS + PUSH, hub, tmp_path_factory.mktemp("pushing"), **folders)
     files = hub.repositories["somebody/secret"].commits[hub.repositories["somebody/secret"].branches["main"]]
     for name, private, held in (("empty", False, ["config.json"]), ("hidden", True, list(files))):
@@ -126,11 +130,20 @@ def test_a_push_is_one_commit_of_what_belongs_to_the_model(hub, runs, pushed):
     assert code == 0, err
     repository = hub.repositories["somebody/de-en"]
     oid, paths = repository.log[1]  # after the one that the Hub makes
-    assert f"{hub.url}/somebody/de-en (commit {oid})" in out and "not uploaded: training_args.bin" in out
-    assert paths == sorted(path.name for path in (folder / "model").iterdir() if path.suffix != ".bin")
+    assert f"{hub.url}/somebody/de-en (commit {oid})" in out and f"not uploaded: {CHECKSUMS}, training_args.bin" in out
+    left_out = {CHECKSUMS, "training_args.bin"}
+    assert paths == sorted({path.name for path in (folder / "model").iterdir()} - left_out)
     assert {name: repository.commits[oid][name] for name in paths} == {
         name: (folder / "model" / name).read_bytes() for name in paths
     }
+
+
+def test_no_record_of_files_that_others_replace_is_left_there(hub, pushed):
+    """`model.push_to_hub` replaces the weights, but would leave the record of former ones, and so a damaged model."""
+    assert pushed["older"][0] == 0, pushed["older"]
+    repository = hub.repositories["somebody/older"]
+    files = repository.commits[repository.branches["main"]]
+    assert {"config.json", "notes.txt"} < {*files} and CHECKSUMS not in files
 
 
 def test_a_revision_is_a_branch_and_the_same_again_no_commit(hub, pushed):

@@ -1,5 +1,4 @@
 import json
-from collections import namedtuple
 from types import SimpleNamespace
 
 import pytest
@@ -13,15 +12,13 @@ from residual_hf.runs import trial
 from residual_hf.runs.run import train
 from residual_hf.runs.trial import find_max_tokens, random_batch, split_update, tokens_that_fit
 
-Memory = namedtuple("Memory", "available total", defaults=[2**40])
-
 
 def test_on_a_cpu_the_budget_grows_with_the_free_memory(monkeypatch):
     model = make_model()
     lengths = [5, 9, 20]
 
     def with_memory(available, **options):
-        monkeypatch.setattr(trial.psutil, "virtual_memory", lambda: Memory(available))
+        monkeypatch.setattr(trial, "available_memory", lambda: available)
         return tokens_that_fit(model, lengths, **options)
 
     small, large = with_memory(2**24), with_memory(2**25)
@@ -71,12 +68,12 @@ def test_a_batch_is_one_that_the_model_can_read_and_write():
 
 
 def test_a_larger_model_gets_fewer_tokens(monkeypatch):
-    monkeypatch.setattr(trial.psutil, "virtual_memory", lambda: Memory(2**25))
+    monkeypatch.setattr(trial, "available_memory", lambda: 2**25)
     assert tokens_that_fit(make_model(decoder_layers=8), [8]) < 0.6 * tokens_that_fit(make_model(), [8])
 
 
 def test_the_search_measures_the_loss_of_training_which_stores_no_logits(tmp_path, monkeypatch):
-    monkeypatch.setattr(trial.psutil, "virtual_memory", lambda: Memory(2**26))
+    monkeypatch.setattr(trial, "available_memory", lambda: 2**26)
     model = make_model()
     with_logits = tokens_that_fit(model, [8])
     found = find_max_tokens(make_recipe(tmp_path), model, [8])
@@ -119,6 +116,6 @@ def test_auto_in_a_recipe_is_recorded_and_kept_on_resuming(tmp_path, monkeypatch
     small = changed(recipe, "training", tokens_per_update=4)
     with pytest.raises(InputError, match=r"training.tokens_per_update: 4 given, leaves batches of 4 tokens, but"):
         train(small, overwrite=True)
-    monkeypatch.setattr(trial.psutil, "virtual_memory", lambda: Memory(0))
+    monkeypatch.setattr(trial, "available_memory", lambda: 0)
     train(changed(recipe, "training", max_updates=4), resume=True)
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["updates"] == 4

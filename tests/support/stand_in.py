@@ -20,8 +20,10 @@ class Repository:
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)  # commit -> files
     log: list[tuple[str, list[str]]] = field(default_factory=list)  # commit, paths it changed
 
-    def commit(self, branch: str, changes: dict[str, bytes]) -> str:
+    def commit(self, branch: str, changes: dict[str, bytes], deleted: tuple[str, ...] = ()) -> str:
         files = self.commits.get(self.branches.get(branch, ""), {}) | changes
+        for path in deleted:
+            del files[path]
         oid = hashlib.sha1(f"{len(self.commits)} {sorted(files)}".encode()).hexdigest()
         self.commits[oid], self.branches[branch] = files, oid
         self.log.append((oid, sorted(changes)))
@@ -174,7 +176,7 @@ class Handler(BaseHTTPRequestHandler):
     def commit(self, name: str, repository: Repository, revision: str) -> None:
         if revision not in repository.branches:
             return self.refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-        changes = {}
+        changes, deleted = {}, []
         for line in self.body.splitlines():
             item = json.loads(line)
             value = item["value"]
@@ -182,7 +184,9 @@ class Handler(BaseHTTPRequestHandler):
                 changes[value["path"]] = base64.b64decode(value["content"])
             elif item["key"] == "lfsFile":
                 changes[value["path"]] = self.hub.blobs[value["oid"]]
-        oid = repository.commit(revision, changes)
+            elif item["key"] == "deletedFile":
+                deleted.append(value["path"])
+        oid = repository.commit(revision, changes, tuple(deleted))
         self.answer({"success": True, "commitOid": oid, "commitUrl": f"{self.hub.url}/{name}/commit/{oid}"})
 
     def branch(self, name: str, repository: Repository, revision: str) -> None:

@@ -1,3 +1,4 @@
+import io
 import logging
 import signal
 import sys
@@ -7,7 +8,7 @@ import pytest
 
 from residual_hf.base.interrupts import SIGNALS
 from residual_hf.base.tables import duration, figure
-from residual_hf.runs.reading import TerminalHandler
+from residual_hf.runs.reading import TerminalHandler, log_to
 from residual_hf.training import callbacks
 from residual_hf.training.callbacks import EvaluationSummary, InterruptCallback, RecordCallback
 
@@ -149,6 +150,21 @@ def test_a_closed_terminal_does_not_stop_the_log(monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Closed())
     TerminalHandler().handle(logging.makeLogRecord({"msg": "update 1"}))
+
+
+def test_where_the_root_logger_prints_each_message_is_still_printed_once(monkeypatch):
+    printed, logged = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", printed)
+    monkeypatch.setattr(logging.root, "handlers", [logging.StreamHandler(), logging.StreamHandler(logged)])
+    own = logging.getLogger("residual_hf.runs.run")
+    with log_to(TerminalHandler()):
+        own.info("update 1")
+        logging.warning("of another")
+    own.info("not asked for")
+    own.warning("after the run")
+    messages = ["update 1", "of another", "after the run"]
+    assert logged.getvalue().splitlines() == messages
+    assert [printed.getvalue().count(each) for each in (*messages, "not asked for")] == [1, 1, 1, 0]
 
 
 def test_numbers_are_plain():
