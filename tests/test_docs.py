@@ -43,7 +43,9 @@ from residual_hf.runs.run import train
 
 PAGES = pages()
 RUN = [page for page in PAGES if not page.startswith("examples/")]  # those of examples need their corpora, and hours
-SLOW = {"docs/hyperparameter_search.md": pytest.mark.slow}
+SLOW = dict.fromkeys(
+    ("docs/hyperparameter_search.md", "docs/monolingual.md", "docs/researcher.md", "docs/sizes.md"), pytest.mark.slow
+)
 parser = cache(cli.build_parser)
 BLOCKS = [block for page in PAGES for block in read_blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "bash"]

@@ -131,9 +131,8 @@ def test_ctranslate2_excludes_forbidden_tokens(tmp_path):
 LOADERS = {"onnx": load_onnx, "torch": load_torch_export}
 
 
-@pytest.mark.parametrize(
-    ("target", "mode"), [("onnx", "resi_dual"), pytest.param("torch", "dlcl_post", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "mode"), [("onnx", "resi_dual"), ("torch", "dlcl_post")])
 def test_graphs_search_like_generate(target, mode, tmp_path):
     """test_export_of_decoders.py has the other target with the search of the same class."""
     needs(target)

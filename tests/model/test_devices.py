@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.models import LABELS, SOURCE, TARGET, every_mode, logits_of, make, randomise
+from support.models import LABELS, SOURCE, TARGET, every_shape, logits_of, make, randomise
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import EncoderDecoderCache, StaticCache
 
@@ -22,7 +22,7 @@ class CountReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@every_mode
+@every_shape
 def test_a_model_on_the_default_device_computes_there(mode):
     with torch.device("meta"):
         model = make(mode, None, decoder_layers=2)

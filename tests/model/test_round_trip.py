@@ -1,7 +1,7 @@
 """Saved models give the same outputs where only Transformers is installed.
 
-Translators and decoders alone, with a mode of each shape; slow: translators of every mode. All folders hold the same
-code, and `test_single_stack.py` saves and loads every mode with the package.
+Translators of every mode, and decoders alone with a mode of each shape. All folders hold the same code, and
+`test_single_stack.py` saves and loads every mode with the package.
 """
 
 import runpy
@@ -64,14 +64,14 @@ def test_the_catalogue_is_complete():
     assert len(MODES) >= 30 and {"resi_dual", "post_ln", "pre_ln", "b2t", "admin", "hyper_connections"} < {*MODES}
 
 
-@pytest.mark.parametrize("modes", [SHAPES, pytest.param(MODES, marks=pytest.mark.slow)], ids=["shapes", "all"])
-def test_same_tokens_without_the_package(modes, tmp_path):
-    MAKE["make_models"](tmp_path / "saved", modes, SHAPES)
-    places = [tmp_path / "saved" / mode for mode in modes]
+@pytest.mark.slow  # `test_self_contained.py` loads one without the package
+def test_same_tokens_without_the_package(tmp_path):
+    MAKE["make_models"](tmp_path / "saved", MODES, SHAPES)
+    places = [tmp_path / "saved" / mode for mode in MODES]
     places += [tmp_path / "saved" / "causal_lm" / mode for mode in SHAPES]
     code = {tuple((path.name, path.read_bytes()) for path in sorted(place.glob("*.py"))) for place in places}
     assert len(code) == 2  # of translation and of language models
-    run_forked("-c", SCRIPT, tmp_path / "saved", *modes, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
+    run_forked("-c", SCRIPT, tmp_path / "saved", *MODES, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
     assert len({(place / "expected.json").read_text() for place in places}) == len(
         places
     )  # else one could pass for another
