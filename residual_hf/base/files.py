@@ -3,6 +3,7 @@
 import errno
 import glob
 import json
+import logging
 import os
 import re
 import secrets
@@ -20,6 +21,8 @@ from filelock import AcquireReturnProxy, FileLock, SoftFileLock, Timeout
 from .errors import InputError, input_errors, refuse_if
 from .interrupts import signals_handled
 
+logger = logging.getLogger(__name__)
+
 IS_WINDOWS = os.name == "nt"
 RECORD = "run.json"
 """The record of a run, in its folder."""
@@ -33,6 +36,8 @@ RESERVE = 32 * 2**20
 """Bytes that must be free on the disk of an output."""
 LARGEST_TEXT = 256 * 2**20
 """Bytes of a file that is read into memory at once; the largest tokenizers have a tenth."""
+SOON = 10
+"""Seconds of waiting for a lock, after which a message says so."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WRITE_ERROR = re.compile(r"PytorchStreamWriter failed|iostream error|unexpected pos|os error (5|27|28|122)\b")
@@ -170,15 +175,22 @@ def replace_file(new: Path, path: Path) -> None:
 def acquire_lock(path: Path, **options: Any) -> AcquireReturnProxy:
     """Acquire the lock of a file; the result is a context that releases it at the end.
 
-    On a file system without locks, such as NFS without its lock service, a second file is the lock while it exists.
-    Raises `Timeout`, which names the file.
+    On a file system without locks, such as NFS without its lock service, a second file is the lock while it exists,
+    also after its process was killed. Raises `Timeout`, which names the file.
     """
     try:
         return FileLock(path, fallback_to_soft=False, **options).acquire()
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        return SoftFileLock(f"{path}{SOFT}", **options).acquire()
+        lock = SoftFileLock(f"{path}{SOFT}", **options)
+        try:
+            return lock.acquire(timeout=options.get("timeout", SOON))
+        except Timeout:
+            if "timeout" in options:
+                raise
+        logger.warning("waiting for %s: delete it if no process holds it any more", lock.lock_file)
+        return lock.acquire()
 
 
 @contextmanager

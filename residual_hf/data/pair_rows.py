@@ -25,12 +25,14 @@ QUOTED_CELL = re.compile('"[^"]*(?:""[^"]*)*"')
 def check_unquoted(lines: Iterable[str], where: str, advice: str) -> None:
     """Raise `InputError`, with advice, for tab-separated lines that are quoted as in CSV: the quotes would be text.
 
-    In the first 20 lines, all cells are quoted, or quotes in one are doubled, and no other cell begins with a quote.
+    In the first 20 lines, quotes in a cell are doubled, or all cells are quoted, and not all of them whole sentences,
+    and no other cell begins with a quote.
     """
     cells = [cell for line in islice(lines, 20) if "\t" in line for cell in line.split("\t") if cell]
     quoted = [cell for cell in cells if cell[0] == '"']
     doubled = [cell for cell in quoted if '""' in cell[1:-1]]
-    if (doubled or (quoted and quoted == cells)) and all(map(QUOTED_CELL.fullmatch, quoted)):
+    is_table = quoted == cells and any(cell[-2] not in ".!?…。！？" for cell in quoted)
+    if (doubled or is_table) and all(map(QUOTED_CELL.fullmatch, quoted)):
         raise InputError(f"{where}: {shortened((doubled or quoted)[0])} is quoted as in CSV; {advice}")
 
 

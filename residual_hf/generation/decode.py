@@ -212,7 +212,8 @@ def search_batch(
     else:
         own_length = OwnLength(torch.tensor(limits))
         arguments["stopping_criteria"] = [*(arguments.get("stopping_criteria") or ()), own_length]
-        if forced := arguments.pop("forced_eos_token_id", generation.forced_eos_token_id):
+        forced = arguments.pop("forced_eos_token_id", generation.forced_eos_token_id)
+        if forced is not None:
             given = arguments.get("logits_processor") or ()
             arguments["logits_processor"] = LogitsProcessorList([*given, OwnEnd(torch.tensor(limits), forced)])
         arguments["forced_eos_token_id"] = None  # which would be at the longest limit of the batch

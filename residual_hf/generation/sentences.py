@@ -38,14 +38,14 @@ ABBREVIATIONS = {
         "lv": "piem Sv",
         "nb nn no": "Chr f.eks kgl",
         "nl": "d.w.z ds i.v.m Jhr mevr Mw o.a",
-        "pl": "al asp bp dr gen hab im inż kard kpt ks m.in mgr nadkom ok os płk podkom por św tj tow tzw",
+        "pl": "al asp bp dr gen hab inż kard kpt ks m.in mgr nadkom ok os płk podkom por św tj tow tzw",
         "pt": "Av Cel Pe St",
-        "ro": "bd cap dl dna ex Sf str",
-        "ru": "им ген кн напр оз пос св т.е",
-        "sl": "mag npr sv tim tj ul",
+        "ro": "bd dl dna Sf str",
+        "ru": "кн напр оз пос св т.е",
+        "sl": "mag npr sv tj ul",
         "sv": "kungl t.ex",
         "tr": "Alb Av bkz Cad Doç Hz Mah Sok Yrd",
-        "uk": "ген просп тзв",
+        "uk": "просп тзв",
         "vi": "BS GS PGS ThS TP TS",
     }.items()
     for language in languages.split()
@@ -124,4 +124,7 @@ def goes_on(begin: str, piece: str, following: str, language: str) -> bool:
         return BEFORE_ORDINAL.search(before) is not None
     if is_ordinal:
         return language in ("hu", "tr") and word.isalpha()  # they write Roman numerals before names
-    return following[0].isupper() and len(word) == 1 and word.isupper() and language != "en"
+    is_initial = (
+        len(word) == 1 and word.isupper() and (word not in "ABCDАБВΑΒΓΔ" or not before[-1:].islower())
+    )  # plan B.
+    return following[0].isupper() and is_initial and language != "en"

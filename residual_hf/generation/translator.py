@@ -310,8 +310,8 @@ class Translator:
                     chosen = free[each]
                 else:
                     chosen = self._with_terms(ids, sentence, free[each], texts[each]) or chosen
-            is_known = any(chosen.ids == other.ids for other in found)
-            found.append(forced[each] if is_known else chosen)
+            known = [other.ids for other in found]
+            found.append(next((one for one in (chosen, forced[each], *forced) if one.ids not in known), chosen))
         return found
 
     def _ranked(

@@ -128,8 +128,8 @@ class FastGenerationMixin(GenerationMixin):
         self._complete_source(kwargs)
         request = self._request({**kwargs, "decoding_dtype": decoding_dtype, "fast_decoding": fast_decoding})
         options = self._with_limits(options, request, kwargs)
-        if options.length_limits is not None:
-            own_fields(kwargs).setdefault("forced_eos_token_id", None)  # at the longest limit of the batch
+        if options.length_limits is not None and request.get("forced_eos_token_id") is not None:
+            kwargs.setdefault("forced_eos_token_id", None)  # which would be at the longest limit of the batch
         pack = cache(lambda: pack_for_kernels(self, request.get("decoding_dtype")))
         if self._can_search(options, request, kwargs, pack):
             return super().generate(**self._prepared(options, kwargs, pack))

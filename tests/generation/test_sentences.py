@@ -28,6 +28,8 @@ def test_sentences_end_by_the_rules_of_their_language(language):
         ("sv", ["Barn, t.ex. Eva, se kap. 5.", "Sedan."]),
         ("ja", ["彼は「行く。」と言った。", "「はい。」", "とても良い。", "「あ。」って。"]),
         ("en", ["i ate it.", "it was fine.", "we left."]),
+        ("ru", ["Он помог им.", "Потом ушёл."]),
+        ("fr", ["C'est le plan B.", "Nous partons."]),
         ("ka", ["ის არის აქ.", "მე აქ ვარ."]),
     ],
 )

@@ -415,9 +415,9 @@ SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_d
 HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
 
 
-def marian(tokenizer):
-    tokens = {"vocab_size": len(tokenizer), "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-    return MarianMTModel(MarianConfig(**SIZES, **HEADS, **tokens, forced_eos_token_id=2, max_position_embeddings=64))
+def marian(tokenizer, end=2):
+    tokens = {"vocab_size": len(tokenizer), "pad_token_id": 1, "eos_token_id": end, "decoder_start_token_id": 1}
+    return MarianMTModel(MarianConfig(**SIZES, **HEADS, **tokens, forced_eos_token_id=end, max_position_embeddings=64))
 
 
 def t5(tokenizer):
@@ -448,6 +448,23 @@ def test_other_families_translate_as_generate_does(family, tmp_path):
     assert half.model.dtype == torch.bfloat16 and isinstance(half.translate(SENTENCES[0]), str)
     with pytest.raises(InputError, match="dtype: int8 given"):
         Translator.from_pretrained(tmp_path, dtype="int8")
+
+
+@pytest.mark.parametrize("end", [0, 2])
+def test_marian_is_forced_to_end_at_the_limit_of_each_sentence(end):
+    """`</s>` is 0 in OPUS-MT."""
+    torch.manual_seed(0)
+    model, settings = (
+        marian(tiny_tokenizer(), end).eval(),
+        DecodingSettings(num_beams=2, max_length_a=1, max_length_b=1),
+    )
+    sources = [[5, 6, end], [*range(4, 12), end]]
+    expected = [
+        model.generate(torch.tensor([row]), num_beams=2, max_new_tokens=len(row) + 1)[0, 1:] for row in sources
+    ]
+    found = search(model, sources, settings)
+    for (best,), row in zip(found, expected, strict=True):
+        assert best.ids == row.tolist()[: len(best.ids)] and row[len(best.ids)] == end
 
 
 @pytest.mark.parametrize("family", [marian, t5])

@@ -177,6 +177,11 @@ def test_the_score_is_of_the_translation_with_the_term_in_its_place(monkeypatch,
         ),
         (["a cat in park", "a small dog"], ["a small dog", "a cat in park dog"], ["a small dog", "a cat in park dog"]),
         (["a cat in park", "a park in park"], ["a cat in park dog"] * 2, ["a dog in park", "a cat in park dog"]),
+        (
+            ["a cat in park", "a small cat"],
+            ["a cat in park dog", "a dog in park"],
+            ["a dog in park", "a cat in park dog"],
+        ),
     ],
 )
 def test_alternatives_have_the_term_in_its_place_too(tokenizer, model, monkeypatch, free, forced, expected):

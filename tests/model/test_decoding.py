@@ -89,6 +89,10 @@ def test_every_sentence_has_a_limit_of_its_own(beams, fast):
     limits, options = torch.tensor([1, 3, 30, 5, 2, 8]), {"num_beams": beams, "early_stopping": beams > 1}
     model.generation_config.forced_eos_token_id = 2
     batch = model.generate(sources, max_new_tokens=30, length_limits=limits, fast_decoding=fast, **options)
+    config = copy.deepcopy(model.generation_config)
+    config.update(max_new_tokens=30, **options)
+    again = model.generate(sources, generation_config=config, length_limits=limits, fast_decoding=fast)
+    assert torch.equal(again, batch)
     model.generation_config.forced_eos_token_id = None
     for source, limit, found in zip(sources, limits.tolist(), batch, strict=True):
         alone = model.generate(source[None], max_new_tokens=limit, fast_decoding=fast, **options)[0]
