@@ -17,9 +17,11 @@ SENTENCE = re.compile(r"(?:[^។៕།]|។ល។)+(?:[។៕།]+['\"»”’)\
 """A sentence of Khmer or Tibetan, whose marks sentencex does not know; ។ល។ is "etc."."""
 SPOKEN = re.compile("と(?!ても|ころ|にかく|りあえず)|って")
 BEFORE_WORD = re.compile(r"^(?:[(\[\"'“”„‘«»]+|\w+['’](?=\w\w))")
-SHORT = re.compile(r"[^\W\d_]{1,5}|.*\D\..*")
-SHORT_ENGLISH = re.compile(r"[^\W\d_AEIOUYaeiouy]{1,5}|.*\D\..*")
+SHORT = re.compile(r"[^\W\d_]{1,5}")
+SHORT_ENGLISH = re.compile(r"[^\W\d_AEIOUYaeiouy]{1,5}")
 """An abbreviation, if a small letter follows. Of English, sentencex knows those that may be words."""
+INNER_DOT = re.compile(r"\D\.")
+"""Of an abbreviation such as `z.B.`"""
 ABBREVIATIONS = {
     language: frozenset(words.split())
     for languages, words in {
@@ -117,7 +119,8 @@ def goes_on(begin: str, piece: str, following: str, language: str) -> bool:
         if is_ordinal or ordinals and word[-1:].isdecimal():
             return True
         short = SHORT_ENGLISH if language == "en" else SHORT
-        return begin != begin.lower() and short.fullmatch(word) is not None  # not in text without capitals
+        is_short = short.fullmatch(word) is not None or INNER_DOT.search(word) is not None
+        return begin != begin.lower() and is_short  # not in text without capitals
     if following[0].isdecimal():
         return BEFORE_NUMBERS.fullmatch(word) is not None or begin != "" and is_ordinal
     if is_ordinal and language == "de":
