@@ -40,7 +40,7 @@ ABBREVIATIONS = {
         "lv": "piem Sv",
         "nb nn no": "Chr f.eks kgl",
         "nl": "d.w.z ds i.v.m Jhr mevr Mw o.a",
-        "pl": "al asp bp dr gen hab inż kard kpt ks m.in mgr nadkom ok os płk podkom por św tj tow tzw",
+        "pl": "al asp bp dr hab inż kard kpt ks m.in mgr nadkom os płk podkom por św tj tow tzw",
         "pt": "Av Cel Pe St",
         "ro": "bd dl dna Sf str",
         "ru": "кн напр оз пос св т.е",
@@ -54,7 +54,7 @@ ABBREVIATIONS = {
 }
 """Those that sentencex lacks and that do not end a sentence, by language."""
 BEFORE_NUMBERS = re.compile(
-    "alin|art|ch|chap|čl|č|fig|godz|kap|kl|n|nr|num|núm|p|pag|pág|pct|pkt|poz|pp|rys|s|sec|št|str|tab|tel|ust|vol|"
+    "alin|art|ch|chap|čl|č|fig|godz|kap|kl|n|nr|num|núm|ok|p|pag|pág|pct|pkt|poz|pp|rys|s|sec|št|str|tab|tel|ust|vol|"
     "гл|п|рис|с|ст|стр|табл",
     re.IGNORECASE,
 )

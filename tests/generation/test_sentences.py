@@ -24,7 +24,7 @@ def test_sentences_end_by_the_rules_of_their_language(language):
         ("hr", ["Dana 3. svibnja, npr. Zagreb, od 11. 9. do danas u 19. stoljeću.", "Npr. Split."]),
         ("en", ["See vol. 3, ch. 2, by Ms. Fox.", "We ate.", "and left.", "Room 3.", "then out.", "5 men."]),
         ("es", ["D. Juan y Dña. Eva viven.", "Aquí."]),
-        ("pl", ["Wg art. 5 tzw. Nowak ze św. Janem, m.in. w Łodzi.", "Tzw. Lis."]),
+        ("pl", ["Wg art. 5 tzw. Nowak ze św. Janem, m.in. w Łodzi, ok. 5 dni.", "Tzw. Lis.", "Jest ok.", "Idziemy."]),
         ("sv", ["Barn, t.ex. Eva, se kap. 5.", "Sedan."]),
         ("ja", ["彼は「行く。」と言った。", "「はい。」", "とても良い。", "「あ。」って。"]),
         ("en", ["i ate it.", "it was fine.", "we left."]),
