@@ -2,11 +2,12 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from .corpus import ParallelCorpus
-from .data_settings import CleaningSettings
+from .data_settings import CleaningSettings, CorpusSpec
+from .pair_reader import Pair, PairReader
 from .scripts import share_of_script, words
 from .text_files import is_blank
 
@@ -52,6 +53,14 @@ def clean_corpus(
     """The pairs that pass a `pair_filter`, and the report about all of them."""
     report = CleaningReport()
     return corpus.with_pairs(pair for pair in corpus if report.count(reason_to_drop(*pair))), report
+
+
+def cleaned_pairs(spec: CorpusSpec, settings: CleaningSettings | None, *, streaming: bool = True) -> Iterator[Pair]:
+    """The pairs of a pass over a corpus that a `pair_filter` keeps, read one after another; None keeps all."""
+    reason_to_drop = None if settings is None else pair_filter(settings)
+    for pair in PairReader(spec, streaming=streaming).one_pass():
+        if reason_to_drop is None or reason_to_drop(*pair) is None:
+            yield pair
 
 
 def pair_filter(settings: CleaningSettings) -> Callable[[str, str], str | None]:

@@ -14,11 +14,11 @@ from typing import Any
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_file, check_output_folder, read_json, write_atomically, write_json
 from residual_hf.base.yaml_files import dump_yaml
-from residual_hf.data.cleaning import pair_filter
+from residual_hf.data.cleaning import cleaned_pairs
 from residual_hf.data.corpus import ParallelCorpus, describe_corpus, read_parallel
 from residual_hf.data.data_settings import CorpusSpec, DataSettings
 from residual_hf.data.multilingual import directions
-from residual_hf.data.pair_reader import PairReader, check_files
+from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pair_rows import Pair
 from residual_hf.data.pipeline import given_tokenizer
 from residual_hf.data.text_files import iter_lines, one_line
@@ -163,10 +163,8 @@ class TrainingText:
         return self.spec.source_lang if self.is_reversed else self.spec.target_lang
 
     def __iter__(self) -> Iterator[Pair]:
-        reason_to_drop = None if self.data.cleaning is None else pair_filter(self.data.cleaning)
-        for pair in PairReader(self.spec, streaming=self.data.stream).one_pass():
-            if reason_to_drop is None or reason_to_drop(*pair) is None:
-                yield pair[::-1] if self.is_reversed else pair
+        for pair in cleaned_pairs(self.spec, self.data.cleaning, streaming=self.data.stream):
+            yield pair[::-1] if self.is_reversed else pair
 
 
 def training_text(recipe: Recipe) -> list[TrainingText]:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +14,9 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, write_atomically, writing
 from residual_hf.base.processes import this_process
 from residual_hf.base.yaml_files import dump_yaml
-from residual_hf.data.cleaning import pair_filter
-from residual_hf.data.data_settings import CorpusSpec
+from residual_hf.data.cleaning import cleaned_pairs
 from residual_hf.data.language_names import code_given, spoken_in
-from residual_hf.data.pair_reader import PairReader, check_files
-from residual_hf.data.pair_rows import Pair
+from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import Corpora, read_corpora
 from residual_hf.data.sample_checks import overlaps
 from residual_hf.records.recording import begin_record, describe_data, modes_of_user
@@ -130,15 +128,9 @@ def check_stream(recipe: Recipe, texts: Corpora) -> list[str]:
 
     Returns warnings of pairs of `valid` and `test` among them.
     """
-    cleaning, held_out = recipe.data.cleaning, {} if recipe.chosen_task.reads_lines else texts
-
-    def pairs(spec: CorpusSpec) -> Iterator[Pair]:
-        reason_to_drop = None if cleaning is None else pair_filter(replace(cleaning, duplicates=None))
-        for pair in PairReader(spec).one_pass():
-            if reason_to_drop is None or reason_to_drop(*pair) is None:
-                yield pair
-
-    return overlaps(map(pairs, (spec for spec in recipe.data.train if spec.files)), held_out)
+    cleaning = recipe.data.cleaning and replace(recipe.data.cleaning, duplicates=None)  # which would be kept in memory
+    passes = (cleaned_pairs(spec, cleaning) for spec in recipe.data.train if spec.files)
+    return overlaps(passes, {} if recipe.chosen_task.reads_lines else texts)
 
 
 def train_on(
