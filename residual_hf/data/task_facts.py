@@ -8,7 +8,7 @@ from .data_settings import TOKENIZER_KINDS
 
 CAUTION = "omit, add or change content. Have important"
 NO_SPEECH: dict[str, Any] = dict.fromkeys(
-    ("data.spec_augment", "data.features", "model.conv_channels", "corpus.audio_folder")
+    ("data.spec_augment", "data.features", "model.conv_channels", "corpus.audio_folder", "model.max_source_positions")
 )
 NO_BLOCKS: dict[str, Any] = {"data.block_size": None, "data.sample_break_mode": "none", "evaluation.context_window": 0}
 ONE_SIDE: dict[str, Any] = {

@@ -157,9 +157,6 @@ class Recipe(InputSettings):
                 if (value := owner.value_of(of_corpus)) != fixed:
                     word = {None: "null", (): "empty"}.get(fixed, str(fixed).lower())
                     raise InputError(refusal(name, value, f"{word} {allowed}"))
-        if task.name != "speech_recognition":
-            absent = f"absent {allowed}: the positions of text are max_position_embeddings"
-            self.require("max_source_positions" not in self.model, "model.max_source_positions", absent)
         metrics, kinds = (*LOSSES, *task.scores), task.tokenizers
         self.require(self.training.metric in metrics, "training.metric", f"one of {', '.join(metrics)} {allowed}")
         self.require(self.tokenizer.kind in kinds, "tokenizer.kind", f"one of {', '.join(kinds)} {allowed}")

@@ -136,7 +136,7 @@ def test_a_recipe_made_in_python_is_plain_values(tmp_path):
         (changed(training={}), "training.max_updates: missing, must be given unless max_epochs is"),
         (training(metric="bleu", eval_bleu=False), "training.eval_bleu: false given, must be true with metric 'bleu'"),
         (changed(model={"dtype": "x"}), r"model\.dtype: unknown field"),
-        (changed(model={"max_source_positions": 9}), r"model\.max_source_positions: 9 given, must be absent"),
+        (changed(model={"max_source_positions": 9}), r"model\.max_source_positions: 9 given, must be null"),
         (changed(decoding={"length_penalty": 1e9}), r"decoding\.length_penalty: .* given, must be a number >= -2"),
         (changed(model={"ln_mod": "pre_ln"}), r"model\.ln_mod: unknown field; did you mean 'ln_mode'"),
         (changed(model={"ln_mode": "mystery"}), "unknown ln_mode 'mystery'.*residual-hf modes"),
