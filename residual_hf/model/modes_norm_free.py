@@ -60,6 +60,7 @@ class ReZero(ResidualConnection):
     bibtex: ClassVar[str | tuple[str, ...]] = "bachlechner2020rezero"
     warmup = "not needed"
     default_init_style = "fairseq_legacy"
+    factors = {"branch": "alpha"}
     folds_into = "xskip"
 
     @dataclass(frozen=True)
@@ -76,9 +77,6 @@ class ReZero(ResidualConnection):
 
     def foldable_scales(self) -> dict[str, Tensor | float]:
         return {"branch": (self.first_in_layer[0] if self.is_shared and self.first_in_layer else self).alpha}
-
-    def starting_values(self) -> dict[str, Tensor | float]:
-        return {"alpha": 1.0} if "alpha" in self._parameters else {}
 
     def join(self, x: Tensor, a: Tensor) -> Tensor:
         """The new state from the state and the output of the branch times its gate."""
