@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -169,15 +169,13 @@ class OwnEnd(LogitsProcessor):
     """Forces the end of the hypotheses of each sentence at a limit of its own, new tokens in `limits`."""
 
     def __init__(self, limits: Tensor, end: int | list[int]):
-        self.limits, self.end, self.of_rows = limits, end, limits
+        self.length, self.end = OwnLength(limits), end
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        if self.of_rows is self.limits:  # the first new token
-            self.of_rows = self.limits + input_ids.shape[1]
-        limits = self.of_rows.repeat_interleave(len(input_ids) // len(self.limits)).to(input_ids.device)
+        is_last = self.length(nn.functional.pad(input_ids, (0, 1)), None)  # with the token that is chosen now
         ends = torch.full_like(scores[0], -torch.inf)
         ends[self.end] = 0
-        return torch.where((limits == input_ids.shape[1] + 1)[:, None], ends, scores)
+        return torch.where(is_last[:, None], ends, scores)
 
 
 @torch.no_grad()
