@@ -18,8 +18,8 @@ from residual_hf.data.multilingual import check_tagged
 from residual_hf.data.sample_checks import MOST_UNKNOWN
 from residual_hf.data.text_files import iter_lines
 from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.length_limits import position_limit
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.translation_inputs import position_limit
 from residual_hf.probes.undisturbed import Batch
 
 SENTENCES, LONGEST = 16, 128

@@ -21,8 +21,8 @@ from residual_hf.data.shortlist import Shortlist
 from residual_hf.model.constraints import LettersAdded, Phrase, tokens_of
 from residual_hf.model.decoding import FastGenerationMixin, OwnLength
 from residual_hf.model.fingerprint import unchanged
-from residual_hf.model.length_limits import end_tokens, length_limit
-from residual_hf.model.translation_inputs import position_limit, without_tag
+from residual_hf.model.length_limits import end_tokens, length_limit, position_limit
+from residual_hf.model.translation_inputs import without_tag
 from residual_hf.native.support import missing_support
 
 from .generation_settings import DecodingSettings, SearchRequest

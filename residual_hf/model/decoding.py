@@ -23,11 +23,10 @@ from transformers.modeling_outputs import BaseModelOutput
 from .constraints import ConstrainedSearch, LettersAdded, Phrase, first_progress
 from .fingerprint import holds, submodules
 from .layers import SAME_ATTENTION, ResidualAttention, ResidualFeedForward
-from .length_limits import has_length_rule, length_limit
+from .length_limits import has_length_rule, length_limit, position_limit
 from .prepared_decoder import LayerDecoder, prepared_decoder
 from .search import Array, Decoder, SearchSettings, beam_search, greedy_search
 from .stacks import ResidualDecoder, ResidualEncoder
-from .translation_inputs import position_limit
 
 MINIMUM_LENGTH = (logits_process.MinLengthLogitsProcessor, logits_process.MinNewTokensLengthLogitsProcessor)
 PASSIVE_HOOKS = ("output_capturing_hook", "make_inputs_require_grads")

@@ -6,6 +6,13 @@ from typing import Any
 DEFAULT_MAX_LENGTH = 20  # of Transformers
 
 
+def position_limit(config: Any) -> int | None:
+    """Maximum length of a source or target in tokens, or None for a model without a position table."""
+    if getattr(config, "position_embedding_type", None) in ("none", "relative"):
+        return None
+    return getattr(config, "max_position_embeddings", None)
+
+
 def length_limit(source_length: int, positions: int | None, a: float, b: float, *, prompt: int = 1) -> int:
     """New tokens of a translation at most: `a * source_length + b`, and with the prompt not more than `positions`."""
     limit = int(a * source_length + b)

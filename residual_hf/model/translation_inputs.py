@@ -11,6 +11,7 @@ from unicodedata import category, combining
 
 from transformers.utils import logging
 
+from .length_limits import position_limit
 from .placeholders import (
     LETTERS,
     PLACEHOLDER,
@@ -141,13 +142,6 @@ def _lower(word: re.Match[str], language: str | None) -> str:
 
 def _has_two_i(language: str | None) -> bool:
     return re.split("[_-]", language or "")[0] in ("tr", "tur", "az", "aze", "azj")
-
-
-def position_limit(config: Any) -> int | None:
-    """Maximum length of a source or target in tokens, or None for a model without a position table."""
-    if getattr(config, "position_embedding_type", None) in ("none", "relative"):
-        return None
-    return getattr(config, "max_position_embeddings", None)
 
 
 class TranslationInputs:

@@ -23,8 +23,8 @@ from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler, evalu
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.model.evaluation_mode import evaluation_mode
+from residual_hf.model.length_limits import position_limit
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
-from residual_hf.model.translation_inputs import position_limit
 
 from .acceleration import accelerated, cpu_precision
 from .callbacks import BranchWarmupCallback, StepsOfTheSettings, StreamPosition, is_out_of_patience
