@@ -21,7 +21,7 @@ from transformers.generation.utils import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from .constraints import ConstrainedSearch, LettersAdded, Phrase, first_progress
-from .fingerprint import holds, submodules
+from .fingerprint import holds, is_changed, submodules
 from .layers import SAME_ATTENTION, ResidualAttention, ResidualFeedForward
 from .length_limits import has_length_rule, length_limit, position_limit
 from .prepared_decoder import LayerDecoder, prepared_decoder
@@ -29,9 +29,6 @@ from .search import Array, Decoder, SearchSettings, beam_search, greedy_search
 from .stacks import ResidualDecoder, ResidualEncoder
 
 MINIMUM_LENGTH = (logits_process.MinLengthLogitsProcessor, logits_process.MinNewTokensLengthLogitsProcessor)
-PASSIVE_HOOKS = ("output_capturing_hook", "make_inputs_require_grads")
-"""Hooks of `output_hidden_states` and of gradient checkpointing, which Transformers leaves in a model."""
-
 KNOWN = {
     "inputs", "input_ids", "input_features", "attention_mask", "encoder_outputs", "decoder_input_ids",
     "generation_config", "use_cache", "return_dict_in_generate", "output_scores",
@@ -334,20 +331,6 @@ def has_other_branches(stack: Any) -> bool:
         type(layer) is not stack.Layer
         or any(type(branch) is not classes.get(name, type(branch)) for name, branch in layer.named_children())
         for layer in stack.layers
-    )
-
-
-def is_changed(module: nn.Module) -> bool:
-    """Whether hooks, or a `forward` of its own, give a module other results than its class has."""
-    attributes = vars(module)
-    if not attributes["_forward_hooks"] and not attributes["_forward_pre_hooks"] and "forward" not in attributes:
-        return False  # at once: this is asked of all modules at every call
-    forward = attributes.get("forward")
-    own = forward is not None and getattr(forward, "__func__", None) is not type(module).forward
-    changes = [*module._forward_hooks.values(), *module._forward_pre_hooks.values(), *([forward] if own else [])]
-    return any(
-        getattr(change, "__name__", "") not in PASSIVE_HOOKS and not getattr(change, "has_same_results", False)
-        for change in changes
     )
 
 

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 PLAIN = {bool, int, float, str, type(None), torch.dtype}
 OWN_PARTS = {"_modules", "_build_anew", "training", "forward"} | {name for name in vars(nn.Module()) if "hook" in name}
-"""Attributes of a module that are not compared: its modules are compared themselves, `generate` checks the others."""
+"""Attributes of a module that are not compared: its modules are compared themselves, `decoding` checks the others."""
+PASSIVE_HOOKS = ("output_capturing_hook", "make_inputs_require_grads")
+"""Hooks of `output_hidden_states` and of gradient checkpointing, which Transformers leaves in a model."""
 LANES = 1 << 14
 FACTOR, SHIFT = np.uint64(0x9E3779B185EBCA87), np.uint64(29)
 
@@ -134,6 +136,20 @@ class Contents:
                 self.tensors.append(value)
             elif hasattr(type(value), "__dataclass_fields__"):  # configs and options
                 self.add(vars(value))
+
+
+def is_changed(module: nn.Module) -> bool:
+    """Whether hooks, or a `forward` of its own, give a module other results than its class has."""
+    attributes = vars(module)
+    if not attributes["_forward_hooks"] and not attributes["_forward_pre_hooks"] and "forward" not in attributes:
+        return False  # at once: this is asked of all modules at every call
+    forward = attributes.get("forward")
+    own = forward is not None and getattr(forward, "__func__", None) is not type(module).forward
+    changes = [*module._forward_hooks.values(), *module._forward_pre_hooks.values(), *([forward] if own else [])]
+    return any(
+        getattr(change, "__name__", "") not in PASSIVE_HOOKS and not getattr(change, "has_same_results", False)
+        for change in changes
+    )
 
 
 def submodules(model: nn.Module) -> list[nn.Module]:

@@ -18,7 +18,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMa
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from residual_hf.model.connections import ResidualConnection, Stream
-from residual_hf.model.decoding import is_changed
+from residual_hf.model.fingerprint import is_changed
 from residual_hf.model.kernels import Dropout, Kernel, Projection
 from residual_hf.model.layers import SAME_ATTENTION
 from residual_hf.model.modeling_residual import ResidualLanguageModel

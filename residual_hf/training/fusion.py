@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from residual_hf.model.connections import ResidualConnection, Stream, Sublayer
-from residual_hf.model.decoding import is_changed
+from residual_hf.model.fingerprint import is_changed
 from residual_hf.model.kernels import Dropout
 from residual_hf.model.norms import RMSNorm
 from residual_hf.native import autograd

@@ -10,7 +10,7 @@ from support.trainers import make_model, make_trainer
 from residual_hf.base.errors import InputError
 from residual_hf.losses.consistency import TwoPasses
 from residual_hf.losses.label_smoothing import LossMeter, smoothed_cross_entropy
-from residual_hf.model.decoding import is_changed
+from residual_hf.model.fingerprint import is_changed
 from residual_hf.training.sharding import gather_full_model
 from residual_hf.training.training_settings import TrainingSettings
 
