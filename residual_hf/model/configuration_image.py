@@ -61,7 +61,7 @@ class ResidualImageConfig(ResidualConfig):
         if self.is_resnet and self.depth is None:
             self.depth = 20
         for name, value in self._of_other_fields().items():
-            if self._is_default(name):
+            if self.is_default(name):
                 setattr(self, name, value)
         super().__post_init__(**kwargs)
 
@@ -104,7 +104,7 @@ class ResidualImageConfig(ResidualConfig):
             raise ValueError(f"depth must be 6n + 2 (20, 32, 44, 56, 110 ...), not {self.depth}")
         if self.d_model % 2 ** (STAGES - 1):
             raise ValueError(f"d_model must be a multiple of 4 for three stages, not {self.d_model}")
-        mode = self._mode("encoder")
+        mode = self.mode_of("encoder")
         if mode.attention_implementations is not None:
             raise ValueError(f"ln_mode {mode.name!r} passes on scores of attention, which a ResNet does not have")
 
@@ -120,5 +120,5 @@ class ResidualImageConfig(ResidualConfig):
             return f"a ResNet of depth {self.depth}"
         return f"a ViT of image_size {self.image_size} and patch_size {self.patch_size}"
 
-    def _fields_of_absent_stack(self) -> list[str]:
-        return [*super()._fields_of_absent_stack(), *OTHER_INPUTS, *(OF_TRANSFORMERS if self.is_resnet else ())]
+    def absent_fields(self) -> list[str]:
+        return [*super().absent_fields(), *OTHER_INPUTS, *(OF_TRANSFORMERS if self.is_resnet else ())]

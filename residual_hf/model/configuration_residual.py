@@ -18,12 +18,12 @@ from transformers.utils import logging
 
 from .branch_warmup import BranchWarmupSettings
 from .catalogue import ResiDual
+from .configuration_checks import check_config
 from .connections import STACKS, SUBLAYERS, get_ln_mode, is_registered
 from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
-from .ln_modes import NormAtEnd
 from .norms import TEXT_NORM_TYPES
-from .options import check_declared, from_mapping, option, unknown_choice, unknown_name
+from .options import from_mapping, option, unknown_choice, unknown_name
 from .presets import PRESETS
 from .self_contained import code_fields, write_model_code
 from .stack_config import StackConfig
@@ -256,7 +256,7 @@ class ResidualConfig(PreTrainedConfig):
     def _refuse_misspelled(self, names: Iterable[str]) -> None:
         """Refuse misspelled fields and options of the modes, which Transformers would keep unused."""
         known = [field.name for field in fields(self)]
-        options = [f.name for stack in self.stacks for f in fields(self._mode(stack).Options)]
+        options = [f.name for stack in self.stacks for f in fields(self.mode_of(stack).Options)]
         own = f"{self.stacks[0]}_"
         elsewhere = {name: re.sub("^encoder_", own, field) for name, field in ELSEWHERE.items() if field != "preset"}
         for name in names:
@@ -268,7 +268,7 @@ class ResidualConfig(PreTrainedConfig):
 
     def _record_defaults(self, field: str) -> None:
         """Set a field to the defaults of the modes: `field` if the stacks agree, otherwise one field per stack."""
-        defaults = [getattr(self._mode(stack), f"default_{field}") for stack in self.stacks]
+        defaults = [getattr(self.mode_of(stack), f"default_{field}") for stack in self.stacks]
         if getattr(self, field) is None and len(set(defaults)) == 1:
             setattr(self, field, defaults[0])
         elif getattr(self, field) is None:
@@ -314,7 +314,7 @@ class ResidualConfig(PreTrainedConfig):
     def to_diff_dict(self) -> dict[str, Any]:
         """The saved fields: without those of a stack that the model does not have, and without `use_cache`, which
         `Trainer` sets to False for training."""
-        left_out = {"use_cache", "num_attention_heads", "position_padding", *self._fields_of_absent_stack()}
+        left_out = {"use_cache", "num_attention_heads", "position_padding", *self.absent_fields()}
         saved = {name: value for name, value in super().to_diff_dict().items() if name not in left_out}
         if self.position_padding not in (None, self.pad_token_id):
             saved["position_padding"] = self.position_padding
@@ -375,7 +375,7 @@ class ResidualConfig(PreTrainedConfig):
         """
         values = vars(self)  # Transformers looks in several places for an attribute that is read by its name
         own = {name.removeprefix(f"{stack}_"): values[name] for name in fields_of(stack)}
-        mode, positions, warmup = self._mode(stack), self.max_position_embeddings, None
+        mode, positions, warmup = self.mode_of(stack), self.max_position_embeddings, None
         shared = self.ln_mode_options if mode.name == self.ln_mode else None
         options = {**(shared or {}), **(own["ln_mode_options"] or {})}
         if stack not in self.token_stacks:
@@ -398,7 +398,8 @@ class ResidualConfig(PreTrainedConfig):
     def _ln_mode(self, stack: str) -> str:
         return cast(str, getattr(self, f"{stack}_ln_mode") or self.ln_mode)
 
-    def _mode(self, stack: str) -> Any:
+    def mode_of(self, stack: str) -> Any:
+        """The class of the mode of a stack."""
         return get_ln_mode(self._ln_mode(stack))
 
     def validate_residual(self) -> None:
@@ -407,123 +408,24 @@ class ResidualConfig(PreTrainedConfig):
         A config that is read from a checkpoint with a mode that is not registered yet, whose code the checkpoint may
         have, is checked when its model is created.
         """
-        if self.__dict__.pop("_awaits_mode", False):
-            return
-        values = vars(self)
-        for f in fields(self):
-            check_declared(f, values[f.name])
-        if self.activation_function != "relu":
-            from transformers.activations import ACT2FN  # takes as long to import as PyTorch
-
-            if self.activation_function not in ACT2FN:
-                raise ValueError(unknown_choice("activation_function", self.activation_function, ACT2FN))
-        for field in (f"{stack}_attention_heads" for stack in self.stacks):
-            if self.d_model % (heads := getattr(self, field)):
-                raise ValueError(f"{field} must divide d_model, but {self.d_model} % {heads} is not 0")
-        if self.position_embedding_type.startswith("sinusoidal") and self.d_model % 2:
-            raise ValueError(f"d_model must be even for sinusoidal positions, not {self.d_model}")
-        for mode_name in (self.ln_mode, *map(self._ln_mode, STACKS)):
-            get_ln_mode(mode_name)
-        self._validate_stacks()
-        self._validate_vocabularies()
-        if self.ln_mode_options and self.ln_mode not in [self._ln_mode(stack) for stack in self.stacks]:
-            raise ValueError(f"ln_mode_options are for ln_mode {self.ln_mode!r}, which no stack uses")
-        for own in self.stack_configs:
-            if own.layerdrop and not own.mode.supports_layerdrop:
-                raise ValueError(f"{own.stack}_layerdrop must be 0 with ln_mode {own.ln_mode!r}, not {own.layerdrop}")
-            if own.init_style == "looklinear" and own.ffn_dim % 2:
-                raise ValueError(f"{own.stack}_ffn_dim must be even for looklinear, not {own.ffn_dim}")
-        sublayers = sum(own.num_sublayers for own in self.stack_configs)
-        if self.admin_profile and len(self.admin_profile) != sublayers:
-            raise ValueError(f"admin_profile has {len(self.admin_profile)} values for {sublayers} sub-layers")
-        if not all(map(math.isfinite, self.admin_profile or ())):
-            raise ValueError(f"admin_profile must have finite values, not {self.admin_profile}")
+        if not self.__dict__.pop("_awaits_mode", False):
+            check_config(self)
 
     def validate_token_ids(self) -> None:
         """Override of Transformers, which copies the config to warn of what `validate_residual` refuses."""
-
-    def _validate_stacks(self) -> None:
-        """Refuse fields of a stack that the model does not have."""
-        if self.is_decoder_only and self.is_encoder_only:
-            raise ValueError("is_decoder_only and is_encoder_only are both True: set one of them")
-        if self.is_encoder_decoder != (len(self.stacks) == 2):
-            set_later = "is_encoder_decoder" if len(self.stacks) == 2 else f"is_{self.stacks[0]}_only"
-            value = getattr(self, set_later)
-            raise ValueError(f"{set_later}: {value} was set later: pass {set_later}={value} to {type(self).__name__}")
-        self._validate_adaptive()
-        self._validate_speech()
-        if not self.final_norm:
-            mode = self._mode(self.stacks[-1])
-            if not self.is_decoder_only or not issubclass(mode.Boundary, NormAtEnd):
-                raise ValueError(
-                    f"final_norm: False needs is_decoder_only and a mode like 'pre_ln', not {mode.name!r}"
-                )
-        if len(self.stacks) == 2:
-            if self.position_embedding_type == "rotary" or self.gated_ffn:
-                field = "gated_ffn" if self.gated_ffn else "position_embedding_type 'rotary'"
-                raise ValueError(f"{field} needs is_decoder_only or is_encoder_only")
-            return
-        if self.position_embedding_type == "rotary" and self.d_model // self.num_attention_heads % 2:
-            raise ValueError("position_embedding_type 'rotary' needs an even d_model / num_attention_heads")
-        for name in self._fields_of_absent_stack():
-            if not self._is_default(name):
-                raise ValueError(f"{name}: {getattr(self, name)!r} given, but {self.described} does not have it")
-        if not self.share_encoder_decoder_embeddings:
-            raise ValueError(f"share_encoder_decoder_embeddings: False given, must be True in {self.described}")
 
     @property
     def described(self) -> str:
         """The kind of a model of one stack, for messages."""
         return f"a model with is_{self.stacks[0]}_only"
 
-    def _is_default(self, name: str) -> bool:
+    def is_default(self, name: str) -> bool:
+        """Whether a field has the value of its declaration."""
         return bool(getattr(self, name) == type(self).__dataclass_fields__[name].default)
 
-    def _validate_adaptive(self) -> None:
-        cutoffs = self.adaptive_cutoffs
-        if cutoffs is None:
-            return
-        if not self.is_decoder_only or self.fix_norm or self.output_bias:
-            raise ValueError("adaptive_cutoffs need is_decoder_only, without fix_norm and output_bias")
-        edges = [self.pad_token_id or 0, *cutoffs, self.vocab_size]
-        if not cutoffs or any(later <= earlier for earlier, later in zip(edges, edges[1:], strict=False)):
-            raise ValueError(
-                f"adaptive_cutoffs: {cutoffs} given, must rise from above pad_token_id ({self.pad_token_id}) to below "
-                f"vocab_size ({self.vocab_size})"
-            )
-        if not self.adaptive_factor >= 1 or self.d_model // self.adaptive_factor ** len(cutoffs) < 1:
-            raise ValueError(
-                f"adaptive_factor: {self.adaptive_factor} given, must be at least 1 and leave vectors of at least one "
-                f"value in {len(cutoffs) + 1} bands, from d_model {self.d_model}"
-            )
-
-    def _validate_speech(self) -> None:
-        kernels = self.conv_kernel_sizes
-        if not kernels or any(kernel < 1 or kernel % 2 == 0 for kernel in kernels):
-            raise ValueError(f"conv_kernel_sizes: {kernels} given, must be one or more odd numbers")
-        channels = self.conv_channels
-        if channels is not None and (len(self.stacks) == 1 or channels % 2 or not 0 < channels <= 2**20):
-            allowed = "an even number above 0 and <= 1048576, in a model with encoder and decoder"
-            raise ValueError(f"conv_channels: {channels} given, must be {allowed}")
-
-    def _fields_of_absent_stack(self) -> list[str]:
+    def absent_fields(self) -> list[str]:
+        """The fields that the model does not have."""
         return [name for stack in STACKS if stack not in self.stacks for name in fields_of(stack)]
-
-    def _validate_vocabularies(self) -> None:
-        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
-            raise ValueError(
-                f"decoder_vocab_size ({self.decoder_vocab_size}) differs from vocab_size ({self.vocab_size}): "
-                "separate vocabularies require share_encoder_decoder_embeddings=False"
-            )
-        for name in ("pad_token_id", "decoder_start_token_id") if self.is_encoder_decoder else ("pad_token_id",):
-            if getattr(self, name) is None:
-                raise ValueError(f"{name} must be set")
-        size = min(self.vocab_size, self.decoder_vocab_size)
-        for name in ("pad_token_id", "position_padding", "bos_token_id", "decoder_start_token_id", "eos_token_id"):
-            value = getattr(self, name)
-            for token in value if isinstance(value, list) else [value]:
-                if token is not None and not 0 <= token < size:
-                    raise ValueError(f"{name} {token} is outside the vocabulary of {size} tokens")
 
 
 @cache
