@@ -59,6 +59,7 @@ class ResidualPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
+    _code_is_read = False
     needed_stacks: tuple[str, ...] = ()  # those that a config for the class must have; none: any
 
     def __init__(self, config: ResidualConfig, *args: Any, **kwargs: Any):
@@ -97,8 +98,9 @@ class ResidualPreTrainedModel(PreTrainedModel):
         return loaded
 
     def train(self, mode: bool = True) -> Any:
-        """Override of PyTorch; reads the code for checkpoints, which an upgrade may replace during training."""
-        if mode:
+        """Override of PyTorch; first reads the code for checkpoints, which an upgrade may replace during training."""
+        if mode and not self._code_is_read:  # once: `Trainer` calls this at every step
+            self._code_is_read = True
             with suppress(OSError):  # `save_pretrained` warns
                 model_code(self.config)
         return super().train(mode)
