@@ -270,7 +270,7 @@ def sequence_log_probs(
     return torch.cat(totals)
 
 
-def scored(model: Any, source: Sequence[int], target: list[int], forced: int, length_penalty: float) -> Candidate:
+def rescored(model: Any, source: Sequence[int], target: list[int], forced: int, length_penalty: float) -> Candidate:
     """A candidate with its score as in beam search; `forced` as in `sequence_log_probs`."""
     generation, device, length = model.generation_config, model.device, len(target) + 1
     read = torch.tensor([source], device=device)

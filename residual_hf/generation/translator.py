@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
-from itertools import accumulate, compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,30 +14,23 @@ from tqdm import tqdm
 
 from residual_hf.base.errors import InputError, input_errors
 from residual_hf.checkpoint import SHORTLIST, load_checkpoint
-from residual_hf.data.glossary import Glossary, form_of, letters_after, occurs
+from residual_hf.data.glossary import Glossary
 from residual_hf.data.language_names import codes_of, variants
-from residual_hf.data.scripts import UNSPACED
 from residual_hf.data.shortlist import Shortlist, load_shortlist
 from residual_hf.data.text_files import in_batches
 from residual_hf.model.alignment import AlignedTokens, Alignment, align, of_originals
-from residual_hf.model.constraints import LettersAdded, beams_for, length_of
+from residual_hf.model.constraints import beams_for
 from residual_hf.model.decoding import NO_PHRASES, FastGenerationMixin
 from residual_hf.model.evaluation_mode import evaluation_mode
 from residual_hf.model.options import refusal
-from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
-from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs, beginning, languages_of
+from residual_hf.model.translation_inputs import TranslationInputs, beginning, languages_of
 
-from .decode import Candidate, check_shortlist_use, move_in_precision, scored, search, to_text
+from .decode import Candidate, check_shortlist_use, move_in_precision, search, to_text
+from .demands import DemandedPhrases
 from .generation_settings import DecodingSettings, SearchRequest
-from .inline import Inline
 from .long_text import space_between, split_text, too_long
-from .projection import Node, SentencePair, project
 
 logger = logging.getLogger(__name__)
-
-SENTENCE_ENDS = ".!?…。！？ "
-MOST_TERM_TOKENS = 60
-"""Of the terms of a sentence that are searched for; the time grows with their square."""
 
 
 class Hypothesis(NamedTuple):
@@ -49,21 +41,12 @@ class Hypothesis(NamedTuple):
     alignment: Alignment | None = None
 
 
-def lacking(terms: Sequence[Sequence[str]], tokens: Sequence[str], text: str) -> int:
-    """The number of terms without any of their translations in a text, and of tokens that it lacks."""
-    missing = (not any(occurs(target, text) for target in targets) for targets in terms)
-    return sum(missing) + sum(token not in text for token in tokens)
-
-
 class SentencePart(NamedTuple):
     """A part of a sentence, in most cases all of it, and the space that follows it in the sentence."""
 
     ids: list[int]
     text: str
     space: str = ""
-
-
-Demands = tuple[list[tuple[str, ...]], list[str]]
 
 
 class Translator:
@@ -261,143 +244,31 @@ class Translator:
         if not (self.constrained or keeps) or request.samples:
             return found
         request = replace(request, progress=lambda sentences: None)
+        given = zip(sentences, sources, strict=True)
+        demands = [self.demanded.demands(*pair, placeholders=keeps) for pair in given]
+        phrases = [self.demanded.phrases(*row) for row in zip(demands, found, strict=True)]
         by_beams: dict[int, list[int]] = {}
-        demands = [self._wanted(sentence, keeps) for sentence in sentences]
-        phrases = [self._phrases(*row) for row in zip(demands, found, strict=True)]
         for row, own in enumerate(phrases):
             if own:
                 by_beams.setdefault(max(beams, beams_for(own)), []).append(row)
+        ranking: dict[str, Any] = {"scores": request.scores, "length_penalty": settings.length_penalty}
         for needed, rows in by_beams.items():
             settings = replace(settings, num_beams=needed)
-            texts, wanted = [sources[row] for row in rows], [phrases[row] for row in rows]
+            wanted = [phrases[row] for row in rows], self.demanded.letters_added
             try:
-                again = search(self.model, texts, settings, request, self.shortlist, wanted, self._letters_added)
+                again = search(self.model, [sources[row] for row in rows], settings, request, self.shortlist, *wanted)
             except InputError as error:
                 if self.constrained or NO_PHRASES not in str(error):
                     raise
                 return found  # of Transformers' loop, which asks for no placeholder
-            for row, best in zip(rows, again, strict=True):
-                written, before = to_text(self.tokenizer, [best[0].ids, found[row][0].ids])
-                lacks, lacked = lacking(*demands[row], written), lacking(*demands[row], before)
-                if lacks == 0 or lacks < lacked:  # else the search has found none of them
-                    chosen = self._in_place(sources[row], sentences[row], demands[row], found[row], best)
-                    if request.scores or len(chosen) > 1:
-                        chosen = self._ranked(sources[row], demands[row], chosen, settings.length_penalty)
-                    found[row] = chosen
+            for row, forced in zip(rows, again, strict=True):
+                found[row] = self.demanded.chosen(demands[row], found[row], forced, **ranking)
         return found
-
-    def _in_place(
-        self,
-        ids: Sequence[int],
-        sentence: str,
-        demands: Demands,
-        free: Sequence[Candidate],
-        forced: Sequence[Candidate],
-    ) -> list[Candidate]:
-        """The candidates with terms; those that only have them behind a free one, which they begin with, are replaced
-        by a free one with the terms in the place of words, without a score.
-
-        A model that never saw a term writes its sentence to the end before it.
-        """
-        texts = to_text(self.tokenizer, [candidate.ids for candidate in free])
-        incomplete = [lacking(*demands, text) > 0 for text in texts]
-        beginnings = tuple(text.rstrip(SENTENCE_ENDS) for text in compress(texts, incomplete))
-        found: list[Candidate] = []
-        for each, after in enumerate(to_text(self.tokenizer, [candidate.ids for candidate in forced])):
-            chosen = forced[each]
-            if after.startswith(beginnings if each else beginnings[:1]):
-                if not incomplete[each]:
-                    chosen = free[each]
-                else:
-                    chosen = self._with_terms(ids, sentence, free[each], texts[each]) or chosen
-            known = [other.ids for other in found]
-            found.append(next((one for one in (chosen, forced[each], *forced) if one.ids not in known), chosen))
-        return found
-
-    def _ranked(
-        self, source: Sequence[int], demands: Demands, candidates: Sequence[Candidate], length_penalty: float
-    ) -> list[Candidate]:
-        """Candidates with scores, first those that lack the fewest terms, of these the best first."""
-        ranked: list[tuple[int, float, int, Candidate]] = []
-        for text, each in zip(to_text(self.tokenizer, [each.ids for each in candidates]), candidates, strict=True):
-            if each.score is None:
-                each = scored(self.model, source, each.ids, self._codes(each.ids), length_penalty)
-            ranked.append((lacking(*demands, text), -(each.score or 0.0), len(ranked), each))
-        return [each for *_, each in sorted(ranked)]
-
-    def _with_terms(self, ids: Sequence[int], sentence: str, free: Candidate, before: str) -> Candidate | None:
-        """A candidate, whose text is `before`, with missing terms in the place of words; None if there are none."""
-        read = self.inputs.edited(sentence).text
-        root = Node(None, 0, len(read))
-        for term in self.glossary.find(read) if self.glossary and self.constrained else ():
-            if not any(occurs(target, before) for target in term.targets):
-                root.children.append(Node(Inline(term.targets[0]), term.start, term.end))
-        if not root.children:
-            return None
-        (alignment,) = align(self.model, self.tokenizer, [read], [before], [ids], [free.ids])
-        pieces = project(root, read, before, [SentencePair(read, 0, before, 0, alignment)])
-        if any(isinstance(piece, Inline) and not piece.pieces for piece in pieces):  # no words to be in the place of
-            return None
-        written = "".join(piece.content if isinstance(piece, Inline) else piece for piece in pieces)
-        if before[:1].isupper() and written.partition(" ")[0].islower():
-            written = written[0].upper() + written[1:]
-        (new,) = self.inputs.target_ids([written])
-        return Candidate([*free.ids[: self._codes(free.ids)], *new])
-
-    def _codes(self, ids: Sequence[int]) -> int:
-        """The number of tokens at the beginning of a translation that are the tag or the code of a language."""
-        named = self.tokenizer.convert_ids_to_tokens(ids[:1])
-        return sum(each in self.tokenizer.all_special_tokens or bool(TAG_PATTERN.fullmatch(each)) for each in named)
-
-    def _wanted(self, sentence: str, keeps_placeholders: bool) -> Demands:
-        """The demands on a translation of a sentence: translations of each term, and tokens of placeholders."""
-        terms = self.glossary.find(sentence) if self.glossary is not None and self.constrained else ()
-        edits = self.inputs.edited(sentence).edits if keeps_placeholders else ()
-        tokens = [token for token in PLACEHOLDER_TOKENS if any(edit.new == token for edit in edits)]
-        return list(dict.fromkeys(term.targets for term in terms)), tokens
-
-    def _phrases(self, demands: Demands, candidates: Sequence[Candidate]) -> list[list[list[int]]]:
-        """What a sentence demands, as token ids; none if nothing is missing in the candidates.
-
-        A translation may begin with a capital, as at the beginning of a sentence, or have the ending that it has in a
-        candidate.
-        """
-        terms, tokens = demands
-        texts = to_text(self.tokenizer, [candidate.ids for candidate in candidates]) if terms or tokens else []
-        if not any(lacking(terms, tokens, text) for text in texts):
-            return []
-        numbers = [number for row in self.inputs.target_ids(tokens) for number in row]
-        phrases = [[[number]] for number in numbers if self.tokenizer.convert_ids_to_tokens(number) in tokens]
-        for targets in terms:
-            found = (form_of(target, text) for target in targets for text in texts)
-            capital = (target[0].upper() + target[1:] for target in targets)
-            forms = list(dict.fromkeys([*targets, *capital, *filter(None, found)]))
-            known = [row for row in self._spellings(forms) if row and self.tokenizer.unk_token_id not in row]
-            if known:
-                phrases.append(known)
-        sizes = accumulate(map(length_of, phrases))
-        return [phrase for phrase, size in zip(phrases, sizes, strict=True) if size <= MOST_TERM_TOKENS]
-
-    def _spellings(self, forms: Sequence[str]) -> list[list[int]]:
-        """The tokens of words at the beginning of a text and within one, in some scripts without a space before."""
-        found = self.inputs.target_ids(forms)
-        unspaced = [form for form in forms if UNSPACED.match(form)]
-        for before, own in (("a ", forms), ("。", unspaced)):
-            (start,) = self.inputs.target_ids([before.strip()])
-            rows = self.inputs.target_ids([before + form for form in own])
-            found += [row[len(start) :] for row in rows if row[: len(start)] == start]
-        return [list(row) for row in dict.fromkeys(map(tuple, found))]
 
     @cached_property
-    def _letters_added(self) -> LettersAdded:
-        """Tells in which tokens words go on."""
-
-        @cache
-        def letters_added(last: int, token: int) -> int:
-            before, both = to_text(self.tokenizer, [[last], [last, token]])
-            return 0 if before in PLACEHOLDER_TOKENS else letters_after(before, both[len(before) :])
-
-        return letters_added
+    def demanded(self) -> DemandedPhrases:
+        glossary = self.glossary if self.constrained else None
+        return DemandedPhrases(self.model, self.tokenizer, self.inputs, glossary)
 
     def encode(
         self, sentences: Sequence[str], source_lang: str | None = None, target_lang: str | None = None, **options: Any

@@ -12,7 +12,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.glossary import Glossary
 from residual_hf.data.tokenizer_training import train_tokenizer
-from residual_hf.generation import decode
+from residual_hf.generation import decode, demands
 from residual_hf.generation import translator as translator_module
 from residual_hf.generation.decode import Candidate
 from residual_hf.generation.generation_settings import DecodingSettings
@@ -149,7 +149,7 @@ def search_finds(monkeypatch, tokenizer, source, free, forced, links, tag=(), sc
     found = iter([[[Candidate([*tag, *row], score)]] for row in rows])
     alignments = iter([[alignment]])
     monkeypatch.setattr(translator_module, "search", lambda *args, **options: next(found))
-    monkeypatch.setattr(translator_module, "align", lambda *args: next(alignments, None) or align(*args))
+    monkeypatch.setattr(demands, "align", lambda *args: next(alignments, None) or align(*args))
 
 
 @pytest.mark.parametrize("tags", [(), ("<2de>",)])
@@ -198,7 +198,7 @@ def test_alternatives_have_the_term_in_its_place_too(tokenizer, model, monkeypat
         weights[1 + ("small" in target), 1] = 1
         return [Alignment(source, target, (AlignedTokens(read, written, weights, np.zeros(len(written))),))]
 
-    monkeypatch.setattr(translator_module, "align", links)
+    monkeypatch.setattr(demands, "align", links)
     translator = Translator(model, tokenizer, glossary=Glossary([("Katzen", "dog")]))
     (best,) = translator.hypotheses(["zwei Katzen schlafen"], len(free))
     assert sorted(each.text for each in best) == sorted(expected)
@@ -231,8 +231,9 @@ def test_a_search_that_finds_no_term_leaves_the_translation_as_it_was(tokenizer,
 
 def test_many_terms_in_a_sentence_do_not_make_a_search_without_end(tokenizer, model):
     words = [f"w{letter}" for letter in "abcdefghijklmnopqrst"]
-    translator = Translator(model, tokenizer, glossary=Glossary([(word, f"{SENTENCES[1]} {word}") for word in words]))
-    phrases = translator._phrases(translator._wanted(" ".join(words), False), [Candidate([])])
+    glossary = Glossary([(word, f"{SENTENCES[1]} {word}") for word in words])
+    demanded = Translator(model, tokenizer, glossary=glossary).demanded
+    phrases = demanded.phrases(demanded.demands(" ".join(words), [], placeholders=False), [Candidate([])])
     assert 0 < len(phrases) < len(words) and beams_for(phrases) <= 64
 
 
@@ -240,7 +241,7 @@ def test_many_terms_in_a_sentence_do_not_make_a_search_without_end(tokenizer, mo
 def test_a_term_is_spelled_as_within_a_text(model, kind):
     text = ["a small dog", "the dog sees a small house 。狗 小狗"] * 9
     tokenizer = train_tokenizer(text, TokenizerSettings(kind=kind, vocab_size=340))
-    spellings = Translator(model, tokenizer)._spellings(["dog", "狗"])
+    spellings = Translator(model, tokenizer).demanded.spellings(["dog", "狗"])
     for text, term in (("the dog sees", "dog"), ("dog", "dog"), ("a small 。狗", "狗")):
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         used = [row for row in spellings if contains(ids, [row])]
