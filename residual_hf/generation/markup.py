@@ -35,7 +35,7 @@ from .inline import Inline as Inline
 from .long_text import space_between
 from .projection import KeptText, Node, SentencePair, project
 from .sentences import split_sentences
-from .translator import Hypothesis, Translator
+from .translator import Hypothesis, Translator, mean_score
 
 KEPT = re.compile(f"({RUN.pattern})")
 MOST_PLACEHOLDERS = 1000  # in a block; they are placed together, in quadratic time
@@ -81,8 +81,7 @@ def paragraph_hypotheses(
         aligned: list[Any] = document.aligned_texts(rank) if request.alignments else []
         texts = [found.target for found in aligned] or map(plain_text, document.join(rank))
         for result, text, parts in zip(results, texts, document.by_block(rank), strict=True):
-            known = [best.score for best in parts if best.score is not None]
-            score = sum(known) / len(known) if known else None if parts else 0.0
+            score = mean_score(parts) if parts else 0.0
             result.append(Hypothesis(text, score, aligned.pop(0) if aligned else None))
     return results
 

@@ -367,10 +367,15 @@ def joined(
         pairs = zip(parts, texts, texts[1:], strict=False)
         spaces = [space_between(part.text, part.space, before, after) for part, before, after in pairs]
         spaced = list(map(str.__add__, texts, [*spaces, parts[-1].space]))
-        known = [hypothesis.score for hypothesis in rank if hypothesis.score is not None]
-        score = sum(known) / len(known) if known else None
-        results.append(Hypothesis("".join(spaced), score, joined_alignment(sentence, parts, spaced, rank)))
+        alignment = joined_alignment(sentence, parts, spaced, rank)
+        results.append(Hypothesis("".join(spaced), mean_score(rank), alignment))
     return results
+
+
+def mean_score(found: Iterable[Hypothesis]) -> float | None:
+    """The mean of the scores that are known; None if none is."""
+    known = [hypothesis.score for hypothesis in found if hypothesis.score is not None]
+    return sum(known) / len(known) if known else None
 
 
 def joined_alignment(

@@ -10,7 +10,7 @@ from residual_hf.base.errors import InputError, requires
 from residual_hf.documents import ARCHIVES
 from residual_hf.generation.html_text import HTMLText
 from residual_hf.generation.markup import Block, SplitBlocks, plain_text
-from residual_hf.generation.translator import Hypothesis
+from residual_hf.generation.translator import Hypothesis, mean_score
 from residual_hf.model.alignment import Alignment
 
 SAMPLE = 10_000  # characters whose language is detected
@@ -86,10 +86,9 @@ class TextLayout:
         aligned: list[Alignment] = []
         for rank in range(1 + self._given.alternatives):
             chosen = [hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses, _ in found]
-            scores = [hypothesis.score for hypothesis in chosen if hypothesis.score is not None]
             text = render(document.join(chosen))
             if text not in mean_scores:
-                mean_scores[text] = sum(scores) / max(1, len(scores))
+                mean_scores[text] = mean_score(chosen) or 0.0
                 aligned += document.aligned_texts(chosen) if self._given.alignments else []
         return Translation(
             list(mean_scores),
