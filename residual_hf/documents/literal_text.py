@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, count
 from typing import NamedTuple
 
-from residual_hf.generation.html_text import DEEPEST, VERBATIM
+from residual_hf.generation.html_text import DEEPEST
+from residual_hf.generation.html_tokens import VERBATIM
 from residual_hf.generation.inline import BETWEEN, LINE, Block, Inline, plain_text, texts_of
 from residual_hf.model import placeholders
 from residual_hf.model.placeholders import FORMAT, PLACEHOLDER, RUN, TYPE

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from residual_hf.base.errors import InputError, input_errors, requires
 from residual_hf.base.xml_reader import XMLText, etree, read_xml, serialized
-from residual_hf.generation.html_text import escaped
+from residual_hf.generation.html_tokens import escaped
 from residual_hf.generation.markup import Block
 
 from . import XML_MESSAGES

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.scripts import DIRECTION
-from residual_hf.generation.html_text import escaped
+from residual_hf.generation.html_tokens import escaped
 from residual_hf.generation.markup import Block
 
 from .document import DocumentFile, read_text

@@ -11,7 +11,8 @@ pytest.importorskip("sentencex", reason="needs the extra 'serve'")
 from residual_hf.documents.literal_text import marked_block, spelled
 from residual_hf.generation import markup
 from residual_hf.generation.generation_settings import DecodingSettings, SearchRequest
-from residual_hf.generation.html_text import BOUNDARIES, DEEPEST, VOID, HTMLText, visible_text
+from residual_hf.generation.html_text import DEEPEST, HTMLText, visible_text
+from residual_hf.generation.html_tokens import BOUNDARIES, VOID
 from residual_hf.generation.markup import (
     LONGEST_SENTENCE,
     Inline,
