@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from residual_hf.data.text_files import iter_lines
+from residual_hf.generation.aligned_pair import SAME
 from residual_hf.generation.markup import Inline, SplitBlocks
-from residual_hf.generation.projection import SAME
 from residual_hf.generation.translator import Hypothesis, Translator
 from residual_hf.model.alignment import AlignedTokens, Alignment, align, token_spans, with_eager_attention
 

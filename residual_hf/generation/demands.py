@@ -16,9 +16,10 @@ from residual_hf.model.constraints import LettersAdded, length_of
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs
 
+from .aligned_pair import SentencePair
 from .decode import Candidate, rescored, to_text
 from .inline import Inline
-from .projection import Node, SentencePair, project
+from .projection import Node, project
 
 SENTENCE_ENDS = ".!?…。！？ "
 MOST_TERM_TOKENS = 60

@@ -29,11 +29,12 @@ from residual_hf.model.alignment import Alignment, rewritten
 from residual_hf.model.placeholders import RUN
 from residual_hf.model.translation_inputs import languages_of
 
+from .aligned_pair import SentencePair
 from .generation_settings import SearchRequest
 from .inline import Block, Content, plain_text, read_block, restored
 from .inline import Inline as Inline
 from .long_text import space_between
-from .projection import KeptText, Node, SentencePair, project
+from .projection import KeptText, Node, project
 from .sentences import split_sentences
 from .translator import Hypothesis, Translator, mean_score
 
