@@ -204,24 +204,24 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     marks = QUOTED.sub("", first_row)  # of which a comma is the likeliest in a text, and a tab in none
     likeliest = "\t" if "\t" in marks else max(",;|", key=lambda m: (marks.count(m), m != "," and m in marks))
     delimiter = named[1] if named else likeliest
-    size = 0  # of the row, whose texts may have any number of lines
-    number = first = int(named is not None)  # the line, and that before the row
+    size = first = 0  # of the row, whose texts may have any number of lines, and the lines before it
 
     def lines_of_rows() -> Iterator[str]:
-        nonlocal size, number
+        nonlocal size
         for line in lines:
-            number += 1
             size += len(line)
             if size > LONGEST_LINE:
                 raise csv.Error(f"a row of more than {LONGEST_LINE:,} characters")
             yield f"{line}\n"
 
+    rows = csv.reader(lines_of_rows(), delimiter=delimiter, strict=True)
     try:
-        for row in csv.reader(lines_of_rows(), delimiter=delimiter, strict=True):
-            size, first = 0, number
+        for row in rows:
+            size, first = 0, rows.line_num
             yield row
     except csv.Error as error:
-        raise InputError(f"{path}: the row that begins in line {first + 1} is not CSV: {error}") from None
+        line = first + 1 + (named is not None)
+        raise InputError(f"{path}: the row that begins in line {line} is not CSV: {error}") from None
 
 
 def _parquet(spec: CorpusSpec) -> Iterator[Pair]:
