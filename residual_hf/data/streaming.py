@@ -147,11 +147,10 @@ class StreamedBatches(IterableDataset):
 
         At most one block is read and encoded again. Raises `InputError` if the state is of another stream.
         """
-        nameless = [{**corpus, "name": None} for corpus in state["settings"].get("corpora", ())]  # of older versions
+        settings = dict(state["settings"])
+        settings["corpora"] = [{**corpus, "name": None} for corpus in settings.get("corpora", ())]  # of older versions
         for key, value in self._settings().items():
-            if key == "corpora" and value == nameless:
-                continue
-            if (before := state["settings"].get(key)) != value and (before or value):  # a field may be new
+            if (before := settings.get(key)) != value and (before or value):  # a field may be new
                 raise InputError(f"{key}: {value} given, but the stream to continue has {before}")
         self._begin_with({key: state[key] for key in self._begin})
 
