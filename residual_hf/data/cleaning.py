@@ -20,7 +20,7 @@ class CleaningReport:
 
     pairs: int = 0
     kept: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[int]] = field(default_factory=dict)
 
     def count(self, reason: str | None) -> bool:
@@ -29,7 +29,7 @@ class CleaningReport:
         if reason is None:
             self.kept += 1
         else:
-            self.dropped[reason] = self.dropped.get(reason, 0) + 1
+            self.dropped[reason] += 1
             self.examples[reason] = [*self.examples.get(reason, ()), self.pairs][:5]
         return reason is None
 
@@ -43,7 +43,7 @@ class CleaningReport:
             )
 
     def __str__(self) -> str:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(self.dropped).most_common())
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.most_common())
         return f"kept {self.kept} of {self.pairs} pairs" + (f"; dropped: {reasons}" if reasons else "")
 
 
