@@ -1,6 +1,6 @@
 """Beam search over many sentences, in batches of similar length, on one or several processes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Barrier
@@ -178,6 +178,16 @@ class OwnEnd(LogitsProcessor):
         return torch.where(is_last[:, None], ends, scores)
 
 
+def ending_at(limits: Tensor, arguments: Mapping[str, Any], generation: Any) -> dict[str, Any]:
+    """Arguments of Transformers' `generate`, in addition to others, that end each sentence at a limit of its own."""
+    ending = {"stopping_criteria": [*(arguments.get("stopping_criteria") or ()), OwnLength(limits)]}
+    forced = arguments.get("forced_eos_token_id", generation.forced_eos_token_id)
+    if forced is not None:
+        given = arguments.get("logits_processor") or ()
+        ending["logits_processor"] = LogitsProcessorList([*given, OwnEnd(limits, forced)])
+    return {**ending, "forced_eos_token_id": None}  # which would be at the longest limit of the batch
+
+
 @torch.no_grad()
 def search_batch(
     model: Any,
@@ -201,20 +211,13 @@ def search_batch(
     prefix = request.generate_arguments.get("decoder_input_ids")  # to which Transformers adds the start token
     begun = 0 if prefix is None else prefix.shape[1] - int(prefix[0, 0] == generation.decoder_start_token_id)
     rule = position_limit(config), settings.max_length_a, settings.max_length_b
-    limits = [length_limit(length, *rule, prompt=1 + begun) for length in mask.sum(1).tolist()]
-    count = request.num_return_sequences
-    arguments = settings.generate_arguments(max(limits)) | {"num_return_sequences": count} | request.generate_arguments
+    limits = torch.tensor([length_limit(length, *rule, prompt=1 + begun) for length in mask.sum(1).tolist()])
+    count, longest = request.num_return_sequences, int(limits.max())
+    arguments = settings.generate_arguments(longest) | {"num_return_sequences": count} | request.generate_arguments
     if isinstance(model, FastGenerationMixin):
-        own = {"length_limits": torch.tensor(limits), "decoding_dtype": settings.dtype, "hypothesis_scores": True}
-        arguments |= own
+        arguments |= {"length_limits": limits, "decoding_dtype": settings.dtype, "hypothesis_scores": True}
     else:
-        own_length = OwnLength(torch.tensor(limits))
-        arguments["stopping_criteria"] = [*(arguments.get("stopping_criteria") or ()), own_length]
-        forced = arguments.pop("forced_eos_token_id", generation.forced_eos_token_id)
-        if forced is not None:
-            given = arguments.get("logits_processor") or ()
-            arguments["logits_processor"] = LogitsProcessorList([*given, OwnEnd(torch.tensor(limits), forced)])
-        arguments["forced_eos_token_id"] = None  # which would be at the longest limit of the batch
+        arguments |= ending_at(limits, arguments, generation)
     if settings.shortlist and shortlist is not None:
         needed = [tokens_of(own) for own in phrases or [[]] * len(sources)]
         lists = zip(sources, needed, strict=True)
@@ -226,7 +229,7 @@ def search_batch(
         output = model.generate(**inputs, **arguments, return_dict_in_generate=True, synced_gpus=False)
     ends = torch.tensor([config.pad_token_id, *end_tokens(generation)], device=model.device)
     ended = torch.isin(output.sequences[:, 1:], ends)
-    most = torch.tensor(limits, device=model.device).repeat_interleave(count).add(begun).clamp(max=ended.shape[1])
+    most = limits.to(model.device).repeat_interleave(count).add(begun).clamp(max=ended.shape[1])
     lengths = (ended.cumsum(1) == 0).sum(1).minimum(most)  # 0 of a model that is not finite, which writes nothing
     found = output.get("sequences_scores")
     if request.scores and found is None:

@@ -56,8 +56,12 @@ class DecodingSettings(InputSettings):
             saved |= {"max_length_a": 0.0, "max_length_b": longest}
         if generation.early_stopping is not None or not has_length_rule(generation):  # else of this package
             saved["early_stopping"] = generation.early_stopping is True  # "never" is closest to False
-        chosen = saved | {key: value for key, value in settings.items() if value is not None}
-        return cls(**{key: value for key, value in chosen.items() if value is not None})
+        return cls.given(saved | {key: value for key, value in settings.items() if value is not None})
+
+    @classmethod
+    def given(cls, settings: Mapping[str, Any]) -> "DecodingSettings":
+        """The `settings` that are not None, and defaults."""
+        return cls(**{key: value for key, value in settings.items() if value is not None})
 
     def generate_arguments(self, max_new_tokens: int) -> dict[str, Any]:
         """Keyword arguments of `model.generate`."""

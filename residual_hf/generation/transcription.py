@@ -48,7 +48,7 @@ def transcribe(
         raise InputError(f"files: {files!r} given, must be a list of paths")
     if not longest >= 1:
         raise InputError(f"longest: {longest} given, must be at least 1")
-    DecodingSettings(**{key: value for key, value in settings.items() if value is not None})  # checked first
+    DecodingSettings.given(settings)  # checked first
     recordings = for_all(recording, map(Path, files))
     for_all(lambda each: len(each.decoded()), recordings)
     model, tokenizer = load_checkpoint(

@@ -97,7 +97,7 @@ class Translator:
         Raises `InputError` for a model that is damaged or of a newer version, and for a device, shortlist or glossary
         that cannot be used.
         """
-        DecodingSettings(**{key: value for key, value in settings.items() if value is not None})  # checked first
+        DecodingSettings.given(settings)  # checked first
         terms = None if glossary is None else Glossary.read(glossary)
         model, tokenizer = load_checkpoint(name, trust_remote_code=trust_remote_code)
         decoding = DecodingSettings.of_model(model, settings)
