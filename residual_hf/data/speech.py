@@ -136,6 +136,25 @@ def compute_features(found: Sequence[Recording], lengths: np.ndarray, bins: int,
         write_checksums(path.parent, [path.name, path.with_suffix(".npy").name])
 
 
+def without_long(
+    corpus: SpeechCorpus, name: str, found: Sequence[Recording], frames: int, tokens: int
+) -> SpeechCorpus:
+    """A corpus without training recordings of more frames or tokens.
+
+    Raises `InputError` for one in another split, and if no training recording is left.
+    """
+    long = (corpus.source_lengths > frames) | (corpus.target_lengths > tokens)
+    if long.any() and (name != "train" or long.all()):
+        row = int(long.argmax())
+        sizes = f"{corpus.source_lengths[row]} frames and {corpus.target_lengths[row]} tokens"
+        raise InputError(f"data.{name}: {found[row].where} has {sizes}, must have at most {frames} and {tokens}")
+    if dropped := int(long.sum()):
+        counts = dropped, len(long), frames, tokens
+        level = logging.WARNING if 2 * dropped > len(long) else logging.INFO
+        logger.log(level, "dropped %d of %d training recordings, longer than %d frames or %d tokens", *counts)
+    return corpus.select(np.flatnonzero(~long))
+
+
 def prepare_speech(given: Preparation) -> PreparedData:
     """As `prepare`, for recordings and their transcripts.
 
@@ -143,7 +162,7 @@ def prepare_speech(given: Preparation) -> PreparedData:
     while features are computed.
     """
     texts, data, folder, config = given.texts, given.data, given.folder, given.config
-    positions, bins = config.max_position_embeddings, config.num_mel_bins
+    processes, positions, bins = PartialState(), config.max_position_embeddings, config.num_mel_bins
     most = min(data.max_length or config.max_source_positions, config.max_source_positions)
     held_out = {name: corpora for name, corpora in texts.items() if name != "train"}
     transcripts = [replace(corpus, sources=corpus.targets) for corpus in texts["train"]]
@@ -152,7 +171,7 @@ def prepare_speech(given: Preparation) -> PreparedData:
     store = folder / "cache" if data.features is None else expanded(data.features)
     with input_errors(f"data.features: {store} cannot be a folder: ", OSError):
         store.mkdir(parents=True, exist_ok=True)
-    with PartialState().main_process_first():
+    with processes.main_process_first():
         tokenizer = get_tokenizer(given, transcripts)
         digests = {name: hash_recordings(found[name]) for name in names}
         check_same_recordings(digests, folder / "recordings.json")
@@ -170,17 +189,7 @@ def prepare_speech(given: Preparation) -> PreparedData:
             places = np.cumsum(lengths) - lengths, lengths
             corpus = SpeechCorpus(FeatureFile(path, bins), *places, ids, policy=policy, seed=given.seed)
             limit = min(most, given.max_tokens or most) if name == "train" else config.max_source_positions
-            long = (lengths > limit) | (corpus.target_lengths > positions)
-            if long.any() and (name != "train" or long.all()):
-                row = int(long.argmax())
-                sizes = f"{lengths[row]} frames and {corpus.target_lengths[row]} tokens"
-                long_one = f"{found[name][row].where} has {sizes}"
-                raise InputError(f"data.{name}: {long_one}, must have at most {limit} and {positions}")
-            if long.any():
-                counts = long.sum(), len(long), limit, positions
-                level = logging.WARNING if 2 * counts[0] > len(long) else logging.INFO
-                logger.log(level, "dropped %d of %d training recordings, longer than %d frames or %d tokens", *counts)
-            encoded[name] = corpus.select(np.flatnonzero(~long))
+            encoded[name] = without_long(corpus, name, found[name], limit, positions)
         if new:
             check_space(store, 4 * bins * sum(int(lengths.sum()) for lengths in new.values()), field="data.features")
         for name, lengths in new.items():
@@ -188,5 +197,6 @@ def prepare_speech(given: Preparation) -> PreparedData:
             with acquire_lock(path.with_name(f".{path.name}.lock"), mode=0o666):  # other runs share the folder
                 if not is_cached(path, path.with_suffix(".npy")):
                     compute_features(found[name], lengths, bins, path)
-    warn_about_unknown_tokens(encoded, tokenizer)
+    if processes.is_main_process:
+        warn_about_unknown_tokens(encoded, tokenizer)
     return PreparedData(tokenizer, encoded, held_out, encoded["train"].longest)
