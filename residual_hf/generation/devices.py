@@ -45,9 +45,7 @@ def run_on_devices(count: int, arguments: Sequence[str]) -> int:
                 command = [sys.executable, "-c", code, *arguments]
                 processes.append(subprocess.Popen(command, env=own, **(others if rank else {})))
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes
-            while any(process.poll() is None for process in processes):
-                if any(process.poll() for process in processes):
-                    break
+            while None in (codes := [process.poll() for process in processes]) and not any(codes):
                 time.sleep(POLL)
             failed = next((rank for rank, process in enumerate(processes) if process.poll()), 0)
             with suppress(subprocess.TimeoutExpired):
