@@ -9,10 +9,12 @@ from functools import cache, cached_property
 from itertools import accumulate, compress
 from typing import Any, NamedTuple
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.glossary import Glossary, form_of, letters_after, occurs
 from residual_hf.data.scripts import UNSPACED
 from residual_hf.model.alignment import align
 from residual_hf.model.constraints import LettersAdded, length_of
+from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs
 
@@ -41,6 +43,22 @@ class Demands(NamedTuple):
         """The number of terms and tokens that a translation lacks."""
         missing = (not any(occurs(target, text) for target in targets) for targets in self.terms)
         return sum(missing) + sum(token not in text for token in self.tokens)
+
+
+def finds_phrases(model: Any) -> bool:
+    """Whether the search of this package, which finds translations with given phrases, runs for a model."""
+    is_off = getattr(getattr(model, "generation_config", None), "fast_decoding", None) is False
+    return isinstance(model, FastGenerationMixin) and not is_off and model._computes_as_defined()
+
+
+def check_glossary_use(model: Any) -> None:
+    """Raise `InputError` unless a model can translate with a glossary."""
+    if not getattr(model.config, "term_tags", False) and not finds_phrases(model):
+        raise InputError(
+            "glossary: only a model that was trained with data.glossary reads one everywhere; for others the search "
+            "of this package uses it, on a CPU (--device cpu), not the loop in which Transformers runs "
+            f"{type(model).__name__} on {model.device.type}"
+        )
 
 
 class DemandedPhrases:

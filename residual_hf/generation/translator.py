@@ -20,13 +20,13 @@ from residual_hf.data.shortlist import Shortlist, load_shortlist
 from residual_hf.data.text_files import in_batches
 from residual_hf.model.alignment import AlignedTokens, Alignment, align, of_originals
 from residual_hf.model.constraints import beams_for
-from residual_hf.model.decoding import NO_PHRASES, FastGenerationMixin
+from residual_hf.model.decoding import NO_PHRASES
 from residual_hf.model.evaluation_mode import evaluation_mode
 from residual_hf.model.options import refusal
 from residual_hf.model.translation_inputs import TranslationInputs, beginning, languages_of
 
 from .decode import Candidate, check_shortlist_use, move_in_precision, search, to_text
-from .demands import DemandedPhrases
+from .demands import DemandedPhrases, check_glossary_use, finds_phrases
 from .generation_settings import DecodingSettings, SearchRequest
 from .long_text import space_between, split_text, too_long
 
@@ -337,22 +337,6 @@ class Translator:
             elif parts:
                 parts[-1] = parts[-1]._replace(space=parts[-1].space + space)
         return parts
-
-
-def finds_phrases(model: Any) -> bool:
-    """Whether the search of this package, which finds translations with given phrases, runs for a model."""
-    is_off = getattr(getattr(model, "generation_config", None), "fast_decoding", None) is False
-    return isinstance(model, FastGenerationMixin) and not is_off and model._computes_as_defined()
-
-
-def check_glossary_use(model: Any) -> None:
-    """Raise `InputError` unless a model can translate with a glossary."""
-    if not getattr(model.config, "term_tags", False) and not finds_phrases(model):
-        raise InputError(
-            "glossary: only a model that was trained with data.glossary reads one everywhere; for others the search "
-            "of this package uses it, on a CPU (--device cpu), not the loop in which Transformers runs "
-            f"{type(model).__name__} on {model.device.type}"
-        )
 
 
 def joined(

@@ -19,7 +19,8 @@ from fastapi import HTTPException, Request
 from residual_hf.base.errors import InputError
 from residual_hf.data.glossary import Glossary
 from residual_hf.documents import BILINGUAL
-from residual_hf.generation.translator import Translator, check_glossary_use
+from residual_hf.generation.demands import check_glossary_use
+from residual_hf.generation.translator import Translator
 
 from .batcher import SHORT_TEXT, Batcher, ClosingError
 from .batcher import Request as Job

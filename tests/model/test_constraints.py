@@ -15,9 +15,10 @@ from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.generation import decode, demands
 from residual_hf.generation import translator as translator_module
 from residual_hf.generation.decode import Candidate
+from residual_hf.generation.demands import check_glossary_use
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.scoring import score_translations
-from residual_hf.generation.translator import Translator, check_glossary_use
+from residual_hf.generation.translator import Translator
 from residual_hf.model.alignment import AlignedTokens, Alignment, align, word_spans
 from residual_hf.model.constraints import PhraseState, beams_for
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
