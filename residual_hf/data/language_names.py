@@ -78,19 +78,24 @@ def variants(language: str, known: Iterable[str]) -> list[str]:
 
     They are in the same script: `zh-TW` is no other region of `zh-Hans`.
     """
-    code = code_given(language)
-    same = [each for each in known if _spoken_and_written(code_given(each)) == _spoken_and_written(code)]
+
+    def spoken_and_written(name: str) -> tuple[str, str]:
+        code = code_given(name)
+        return _parts(code)[0], script_of(code)
+
+    wanted = spoken_and_written(language)
+    same = [each for each in known if spoken_and_written(each) == wanted]
     return sorted(dict.fromkeys(same), key=lambda each: (each != language, _parts(each)[1] != ""))
 
 
-def _spoken_and_written(code: str) -> tuple[str, str]:
-    """The language of a code by its shortest code, and its script, which the region may say."""
+def script_of(code: str) -> str:
+    """The script of a language, which its code or its region may say, else the usual one; empty if none is known."""
     language, detail = _parts(code)
     parts = re.split("[-_]", detail)
     scripts = [part.title() for part in parts if len(part) == 4]
     likely = get_global("likely_subtags")
     usual = likely.get(f"{language}_{parts[-1].upper()}") or likely.get(language, "")
-    return language, next(iter([*scripts, *usual.split("_")[1:2]]), "")
+    return next(iter([*scripts, *usual.split("_")[1:2]]), "")
 
 
 def _parts(code: str) -> tuple[str, str]:
@@ -177,5 +182,5 @@ def bcp47(code: str) -> str:
     """A code as documents name it (BCP 47): `de-DE` for `de_DE`, `zh-Hans` for `zho_Hans`, `en` for `en_XX`."""
     language, *more = re.split("[-_]", code)
     language = detected_as(language, ())
-    is_usual = "_Latn" in get_global("likely_subtags").get(language, "_Latn")  # not of Serbian, nor of Kazakh
+    is_usual = script_of(language) in ("Latn", "")  # not of Serbian, nor of Kazakh
     return "-".join([language, *(part for part in more if part != "XX" and not (part == "Latn" and is_usual))])

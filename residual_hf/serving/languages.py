@@ -1,18 +1,16 @@
 """The languages that the models of a server translate."""
 
 import itertools
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from babel.core import get_global
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 from regex import Pattern
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.language_names import code_given, detected_as, language_name, variants
+from residual_hf.data.language_names import code_given, detected_as, language_name, script_of, variants
 from residual_hf.data.scripts import LETTER, is_script, letters_of
 from residual_hf.generation.translator import Translator
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -29,10 +27,9 @@ LETTERS = {"Hans": "Han", "Hant": "Han", "Jpan": "Han+Hiragana+Katakana", "Kore"
 @cache
 def letters(code: str) -> Pattern:
     """One letter of the script of a language, which is the usual one if its code names none."""
-    parts = [*re.split("[-_]", code)[1:], *get_global("likely_subtags").get(detected_as(code, ()), "").split("_")]
-    scripts = (LETTERS.get(part.title(), part.title()) for part in parts if len(part) == 4)
-    script = next(filter(is_script, scripts), None)
-    return letters_of(script) if script else LETTER
+    script = script_of(code)
+    script = LETTERS.get(script, script)
+    return letters_of(script) if script and is_script(script) else LETTER
 
 
 class Languages:

@@ -1,6 +1,6 @@
 import pytest
 
-from residual_hf.data.language_names import bcp47
+from residual_hf.data.language_names import bcp47, script_of
 
 
 @pytest.mark.parametrize(
@@ -10,3 +10,11 @@ from residual_hf.data.language_names import bcp47
 )
 def test_documents_name_a_script_that_is_not_the_usual_one(code, name):
     assert bcp47(code) == name
+
+
+@pytest.mark.parametrize(
+    ("code", "script"),
+    [("sr", "Cyrl"), ("sr-ME", "Latn"), ("srp_Latn", "Latn"), ("pa_PK", "Arab"), ("zh-TW", "Hant"), ("zxx", "")],
+)
+def test_the_script_of_a_language_may_be_that_of_its_region(code, script):
+    assert script_of(code) == script
