@@ -37,8 +37,7 @@ LENGTH_OF_MP3 = re.compile(rb"\0{7}(?:Xing|Info)")
 
 def features(samples: np.ndarray, extract: Any) -> np.ndarray:
     """The features (frames, bins) of samples by an `extractor`, in float32."""
-    found: np.ndarray = extract(samples, sampling_rate=RATE)["input_features"][0]
-    return found
+    return extract(samples, sampling_rate=RATE)["input_features"][0]
 
 
 @dataclass(frozen=True)
