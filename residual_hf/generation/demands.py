@@ -23,6 +23,7 @@ from .decode import Candidate, rescored, to_text
 from .inline import Inline
 from .projection import Node, project
 
+Candidates = Sequence[Candidate]
 SENTENCE_ENDS = ".!?…。！？ "
 MOST_TERM_TOKENS = 60
 """Of the terms of a sentence that are searched for; the time grows with their square."""
@@ -77,7 +78,7 @@ class DemandedPhrases:
         tokens = [token for token in PLACEHOLDER_TOKENS if any(edit.new == token for edit in edits)]
         return Demands(sentence, ids, list(dict.fromkeys(term.targets for term in terms)), tokens)
 
-    def phrases(self, demands: Demands, candidates: Sequence[Candidate]) -> list[list[list[int]]]:
+    def phrases(self, demands: Demands, candidates: Candidates) -> list[list[list[int]]]:
         """What a sentence demands, as token ids; none if nothing is missing in the candidates.
 
         A translation may begin with a capital, as at the beginning of a sentence, or have the ending that it has in a
@@ -120,13 +121,7 @@ class DemandedPhrases:
         return letters_added
 
     def chosen(
-        self,
-        demands: Demands,
-        free: Sequence[Candidate],
-        forced: Sequence[Candidate],
-        *,
-        scores: bool,
-        length_penalty: float,
+        self, demands: Demands, free: Candidates, forced: Candidates, *, scores: bool, length_penalty: float
     ) -> list[Candidate]:
         """The candidates of the search for phrases, or the `free` ones if it has found none of these.
 
@@ -166,7 +161,7 @@ class DemandedPhrases:
         (new,) = self.inputs.target_ids([written])
         return Candidate([*free.ids[: self._codes(free.ids)], *new])
 
-    def _ranked(self, demands: Demands, candidates: Sequence[Candidate], length_penalty: float) -> list[Candidate]:
+    def _ranked(self, demands: Demands, candidates: Candidates, length_penalty: float) -> list[Candidate]:
         """Candidates with scores, first those that lack the fewest terms, of these the best first."""
         ranked: list[tuple[int, float, int, Candidate]] = []
         for text, each in zip(self._texts(candidates), candidates, strict=True):
@@ -180,5 +175,5 @@ class DemandedPhrases:
         named = self.tokenizer.convert_ids_to_tokens(ids[:1])
         return sum(each in self.tokenizer.all_special_tokens or bool(TAG_PATTERN.fullmatch(each)) for each in named)
 
-    def _texts(self, candidates: Sequence[Candidate]) -> list[str]:
+    def _texts(self, candidates: Candidates) -> list[str]:
         return to_text(self.tokenizer, [candidate.ids for candidate in candidates])
