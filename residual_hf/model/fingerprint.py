@@ -1,7 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Whether what was prepared for decoding is still what the modules, their attributes and their weights say."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 PLAIN = {bool, int, float, str, type(None), torch.dtype}
+CONTAINERS = {dict, list, tuple, set, frozenset}
 OWN_PARTS = {"_modules", "_build_anew", "training", "forward"} | {name for name in vars(nn.Module()) if "hook" in name}
 """Attributes of a module that are not compared: its modules are compared themselves, `decoding` checks the others."""
 PASSIVE_HOOKS = ("output_capturing_hook", "make_inputs_require_grads")
@@ -28,7 +29,7 @@ def checksum(tensors: Sequence[Tensor]) -> Hashable:
     """
     lanes, shifted = np.zeros(LANES, np.uint64), np.empty(LANES, np.uint64)
     for tensor in tensors:
-        values = tensor.view(-1).view(torch.uint8).numpy()
+        values = tensor.detach().view(-1).view(torch.uint8).numpy()
         values = np.pad(values, (0, -len(values) % 8)) if len(values) % 8 else values
         words = values.view(np.uint64)
         for start in range(0, len(words), LANES):
@@ -94,7 +95,7 @@ class Fingerprint:
 
     def _look(self) -> "tuple[Contents, Hashable]":
         contents = Contents(self.parts)
-        return contents, self.checksum([tensor.detach().contiguous() for tensor in contents.tensors])
+        return contents, self.checksum([tensor.contiguous() for tensor in contents.tensors])
 
 
 class Contents:
@@ -113,16 +114,28 @@ class Contents:
             for module in submodules(part):
                 self.seen[id(module)] = module
                 self.notes += type(module), id(module)
-                self.add({name: value for name, value in vars(module).items() if name not in OWN_PARTS})
+                self.add_all(vars(module), OWN_PARTS)
+
+    def add_all(self, members: dict[Any, Any], without: Collection[str] = ()) -> None:
+        for name, member in members.items():
+            if name in without:
+                continue
+            self.notes.append(name)
+            kind = type(member)
+            if kind in PLAIN:
+                self.notes.append(member)
+            elif kind in CONTAINERS and not member:
+                self.notes.append(kind)
+            else:
+                self.add(member)
 
     def add(self, value: Any) -> None:
-        if isinstance(value, (dict, list, tuple)):
-            self.notes.append(tuple(value) if isinstance(value, dict) else len(value))
-            for member in value.values() if isinstance(value, dict) else value:
-                if type(member) in PLAIN:
-                    self.notes.append(member)
-                else:
-                    self.add(member)
+        if isinstance(value, dict):
+            self.notes.append(len(value))
+            self.add_all(value)
+        elif isinstance(value, (list, tuple)):
+            self.notes.append(len(value))
+            self.add_all(dict(enumerate(value)))
         elif isinstance(value, (set, frozenset)):
             self.notes.append(frozenset(value))
         else:
