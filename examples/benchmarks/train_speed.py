@@ -57,13 +57,7 @@ class Shape:
         return ResidualConfig.preset(self.preset, **self.sizes, **fields)
 
 
-SMALL = {
-    "d_model": 256,
-    "encoder_layers": 6,
-    "decoder_layers": 6,
-    "encoder_ffn_dim": 1024,
-    "decoder_ffn_dim": 1024,
-}
+SMALL = {"d_model": 256, "encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 1024, "decoder_ffn_dim": 1024}
 SHAPES = {
     "multi30k_tiny": Shape("multi30k_tiny", sentences=29_000, mean_length=15, sigma=0.33),
     "multi30k_small": Shape("multi30k_tiny", sentences=29_000, mean_length=15, sigma=0.33, sizes=SMALL),

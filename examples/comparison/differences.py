@@ -254,43 +254,27 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def tables(modes: Sequence[Mode], metric: str, split: str) -> str:
-    digits = 4 if metric == "nll" else 2
+    def shown(*values: float) -> str:
+        return " to ".join(f"{value:.{4 if metric == 'nll' else 2}f}" for value in values)
+
     modes = sorted(modes, key=lambda mode: mode.scores.mean(), reverse=GREATER_IS_BETTER.get(metric, True))
-    means = [
-        [
-            f"`{m.name}`",
-            f"{m.scores.mean():.{digits}f}",
-            f"{m.scores.min():.{digits}f} to {m.scores.max():.{digits}f}",
-            str(len(m.scores)),
-        ]
-        for m in modes
-    ]
+    means = [["mode", f"{metric}, {SPLITS[split]}", "range", "seeds"]]
+    for mode in modes:
+        spread = shown(mode.scores.min(), mode.scores.max())
+        means.append([f"`{mode.name}`", shown(mode.scores.mean()), spread, str(len(mode.scores))])
     found = [Difference.of(a, b) for a, b in itertools.combinations(modes, 2)]
-    corrected = holm([difference.p_value for difference in found])
-    rows = [
-        [
-            f"`{d.modes[0].name}` - `{d.modes[1].name}`",
-            f"{d.value:.{digits}f}",
-            " to ".join(f"{bound:.{digits}f}" for bound in d.interval),
-            f"{d.p_value:.3f}",
-            f"{p:.3f}",
-        ]
-        for d, p in zip(found, corrected, strict=True)
-    ]
-    smallest = sorted(d.smallest(len(found)) for d in found)
+    rows = [["difference", "mean", "95 % interval", "p", "p, corrected"]]
+    for d, p in zip(found, holm([d.p_value for d in found]), strict=True):
+        name = " - ".join(f"`{mode.name}`" for mode in d.modes)
+        rows.append([name, shown(d.value), shown(*d.interval), f"{d.p_value:.3f}", f"{p:.3f}"])
+    smallest = [d.smallest(len(found)) for d in found]
     power = (
         f"Smallest difference that is found with a probability of {POWER:.0%} at p < {LEVEL}, corrected: "
-        f"{smallest[0]:.{digits}f} to {smallest[-1]:.{digits}f}, depending on the pair."
+        f"{shown(min(smallest), max(smallest))}, depending on the pair."
     )
     if metric == "bleu" and max(mode.scores.max() for mode in modes) < 1:
         power = "Below 1 BLEU no score says anything."
-    return "\n\n".join(
-        [
-            as_markdown([["mode", f"{metric}, {SPLITS[split]}", "range", "seeds"], *means]),
-            as_markdown([["difference", "mean", "95 % interval", "p", "p, corrected"], *rows]),
-            power,
-        ]
-    )
+    return f"{as_markdown(means)}\n\n{as_markdown(rows)}\n\n{power}"
 
 
 def main() -> None:

@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from residual_hf.base.tables import as_markdown
+
 
 class Row(NamedTuple):
     """A network of a table, with the published test error in %."""
@@ -107,19 +109,14 @@ def train(row: Row, seed: int, options: argparse.Namespace) -> None:
 
 def as_table(options: argparse.Namespace) -> str:
     """The rows with the results that there are."""
-    depth = f"depth {options.depth}" if options.depth else "depth 110"
-    lines = [
-        f"{depth}, {options.epochs} epochs, seeds {' '.join(map(str, options.seeds))}",
-        "",
-        "| network | published (164 epochs) | test error | per seed |",
-        "|---|---|---|---|",
-    ]
+    rows = [["network", "published (164 epochs)", "test error", "per seed"]]
     for row in TABLES[options.table]:
         found = [error_of(row, seed, options) for seed in options.seeds]
         errors = [error for error in found if error is not None]
         mean = f"{sum(errors) / len(errors):.2f}" if errors else ""
-        lines.append(f"| {row.name} | {row.published} | {mean} | {' '.join(f'{error:.2f}' for error in errors)} |")
-    return "\n".join(lines) + "\n"
+        rows.append([row.name, row.published, mean, " ".join(f"{error:.2f}" for error in errors)])
+    seeds = " ".join(map(str, options.seeds))
+    return f"depth {options.depth or 110}, {options.epochs} epochs, seeds {seeds}\n\n{as_markdown(rows)}\n"
 
 
 def main() -> None:

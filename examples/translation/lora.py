@@ -21,12 +21,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(options.output_dir)
     model, tokenizer = load(options)
-    config = LoraConfig(
-        task_type="SEQ_2_SEQ_LM",
-        r=options.rank,
-        lora_alpha=2 * options.rank,
-        target_modules=TARGETS,
-    )
+    config = LoraConfig(task_type="SEQ_2_SEQ_LM", r=options.rank, lora_alpha=2 * options.rank, target_modules=TARGETS)
     model = get_peft_model(model, config)
     model.print_trainable_parameters()
     trainer = build_trainer(model, tokenizer, read(*options.train), read(*options.valid), options)
