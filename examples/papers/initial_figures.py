@@ -1,6 +1,6 @@
 """The figures of the papers that show models at initialization, and the theorems."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -110,29 +110,42 @@ def dependencies(model: Any, batch: Batch, series: str, seed: int) -> Iterator[P
 
 def theorems(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     """Values of the theorem, of its toy model and of the network, for Post-LN and Pre-LN."""
-    post, depth = mode == "post_ln", 2 * sizes["layers"]
-    theorem = "3.6" if post else "3.3"
     model, batch = fresh_model(mode, seed, sizes)
+    yield from theorems_on_changes(model, batch, mode, seed, depth=2 * sizes["layers"])
+    rows = gradients.gradient_norms(model, batch)
+    yield from theorem_on_gradients(rows, mode, seed, sizes["layers"])
+    yield from admins_theorem_1(rows, mode, seed)
+    yield from admins_theorem_2(model, batch, mode, seed)
+
+
+def theorems_on_changes(model: Any, batch: Batch, mode: str, seed: int, depth: int) -> Iterator[Point]:
+    """ResiDual's theorems 3.3 (Pre-LN) and 3.6 (Post-LN), and corollaries 3.5 and 3.7."""
+    post = mode == "post_ln"
+    theorem = "theorem 3.6" if post else "theorem 3.3"
     changes = [r.change for r in paper_probes.representation_change(model, batch) if r.stack == "encoder"]
     simulated = theory.simulated_changes(post, depth, sigma_squared=1.0, size=20_000, seed=seed)
     for k in range(2, depth):
         closed = theory.post_ln_change(1.0) if post else theory.pre_ln_change(k)
-        yield Point(f"theorem {theorem}", "theorem, sigma 1", seed, k, closed)
-        yield Point(f"theorem {theorem}", "simulation, sigma 1", seed, k, simulated[k - 2])
-        yield Point(f"theorem {theorem}", f"{mode} encoder", seed, k, changes[k - 2])
-    if not post:
-        for n in range(1, depth - 1):
-            yield Point("corollary 3.5", "theorem, sigma 1", seed, n, theory.pre_ln_change(n + 1))
-            yield Point("corollary 3.5", "simulation, sigma 1", seed, n, simulated[n - 1])
-            yield Point("corollary 3.5", "pre_ln encoder", seed, n, changes[n - 1])
-    else:
+        yield Point(theorem, "theorem, sigma 1", seed, k, closed)
+        yield Point(theorem, "simulation, sigma 1", seed, k, simulated[k - 2])
+        yield Point(theorem, f"{mode} encoder", seed, k, changes[k - 2])
+    if post:
         added = theory.simulated_output_changes(depth, size=20_000, seed=seed)
         for n, change in enumerate(added, start=1):
             yield Point("corollary 3.7", "lower bound, sigma 1", seed, n, theory.post_ln_change(1.0))
             yield Point("corollary 3.7", "simulation of ResiDual, sigma 1", seed, n, change)
-    panel = f"theorem 3.1, {mode}"
+    else:
+        for n in range(1, depth - 1):
+            yield Point("corollary 3.5", "theorem, sigma 1", seed, n, theory.pre_ln_change(n + 1))
+            yield Point("corollary 3.5", "simulation, sigma 1", seed, n, simulated[n - 1])
+            yield Point("corollary 3.5", "pre_ln encoder", seed, n, changes[n - 1])
+
+
+def theorem_on_gradients(rows: Sequence[gradients.GradientNorm], mode: str, seed: int, layers: int) -> Iterator[Point]:
+    """ResiDual's theorem 3.1."""
+    post, panel = mode == "post_ln", f"theorem 3.1, {mode}"
     for stack, every in (("encoder", 0), ("decoder", 3)):
-        blocks = (3 if every else 2) * sizes["layers"]
+        blocks = (3 if every else 2) * layers
         norms = theory.simulated_gradients(post, blocks, every, sigma_squared=0.5, seed=seed)
         yield from (Point(panel, f"simulation, {stack}", seed, (k + 1) / blocks, norm) for k, norm in enumerate(norms))
         for distance in range(0 if post else 2, blocks):
@@ -143,22 +156,29 @@ def theorems(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
                 values = {"theorem": stated / first, "end of the proof": proved / last}
             for name, value in values.items():
                 yield Point(panel, f"{name}, {stack}", seed, 1 - distance / blocks, value)
-    rows = gradients.gradient_norms(model, batch)
     for stack in STACKS:
         norms = [r.norm for r in rows if (r.stack, r.sublayer, r.location) == (stack, "feed_forward", "weights")]
         for layer, norm in enumerate(norms, start=1):
             yield Point(panel, f"{mode} {stack}", seed, layer / len(norms), norm / norms[-1])
+
+
+def admins_theorem_1(rows: Sequence[gradients.GradientNorm], mode: str, seed: int) -> Iterator[Point]:
+    for stack in STACKS:
         outputs = [row.norm**2 for row in rows if (row.stack, row.location) == (stack, "output")]
         outputs.reverse()  # a backward pass meets the last sub-layer first
         for k, square in enumerate(outputs, start=1):
             yield Point("Admin's theorem 1", f"{mode} {stack}", seed, k / len(outputs), square / outputs[-1])
     yield from (Point("Admin's theorem 1", "bound for Post-LN encoders", seed, x, 1.0) for x in (0.0, 1.0))
+
+
+def admins_theorem_2(model: Any, batch: Batch, mode: str, seed: int) -> Iterator[Point]:
+    panel = f"Admin's theorem 2, {mode}"
     betas = [row.beta for row in dependency.dependency_matrix(model, batch) if row.i == row.j]
     output = [row.change for row in stability.output_change(model, batch, seed=seed) if row.stack == "encoder"]
     for i in range(1, len(output)):
         predicted = theory.output_change_bound(betas[:i]) / theory.output_change_bound(betas[:1])
-        yield Point(f"Admin's theorem 2, {mode}", "sum of beta_ii^2", seed, i, predicted)
-        yield Point(f"Admin's theorem 2, {mode}", "output change of the network", seed, i, output[i] / output[1])
+        yield Point(panel, "sum of beta_ii^2", seed, i, predicted)
+        yield Point(panel, "output change of the network", seed, i, output[i] / output[1])
 
 
 FIGURES = (
