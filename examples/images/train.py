@@ -46,17 +46,11 @@ def rate(update: int, updates: int, warm_up: int) -> float:
     return 0.1 ** (int(update < warm_up) + int(update >= updates / 2) + int(update >= updates * 3 / 4))
 
 
-def train(options: argparse.Namespace) -> None:
-    for name, value in {"--epochs": options.epochs, "--image-size": options.image_size}.items():
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, not {value}")
-    with requires("images"):
-        import PIL.Image  # noqa: F401  # without which `datasets` reads no image
-    config = build_config(options)
-    set_seed(options.seed)
-    size = options.image_size if config.is_resnet else config.image_size
-    splits, names = read(options.data, size)
-    config.id2label, config.label2id = dict(enumerate(names)), {name: i for i, name in enumerate(names)}
+def last_checkpoint(options: argparse.Namespace, config: ResidualImageConfig, size: int | None) -> Path | None:
+    """That of an interrupted run in the output folder, which gets a record of the options.
+
+    Raises `InputError` if a run there has another network, or other options.
+    """
     last = next(reversed(complete_checkpoints(options.output)), None)
     before = config if last is None else ResidualImageConfig.from_pretrained(last)
     fields = ("depth", *CONNECTIONS, "id2label", *options.config)
@@ -70,6 +64,21 @@ def train(options: argparse.Namespace) -> None:
         raise InputError(f"--output {options.output}: has a run with {other[0]} {known[other[0]]}")
     options.output.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(given) + "\n")
+    return last
+
+
+def train(options: argparse.Namespace) -> None:
+    for name, value in {"--epochs": options.epochs, "--image-size": options.image_size}.items():
+        if value is not None and value < 1:
+            raise InputError(f"{name} must be at least 1, not {value}")
+    with requires("images"):
+        import PIL.Image  # noqa: F401  # without which `datasets` reads no image
+    config = build_config(options)
+    set_seed(options.seed)
+    size = options.image_size if config.is_resnet else config.image_size
+    splits, names = read(options.data, size)
+    config.id2label, config.label2id = dict(enumerate(names)), {name: i for i, name in enumerate(names)}
+    last = last_checkpoint(options, config, size)
     pixels = splits["train"][0].float() / 255
     mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))
     train, test = (Images(*splits[name], mean, std, augment=name == "train") for name in ("train", "test"))
