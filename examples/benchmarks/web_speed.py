@@ -156,8 +156,7 @@ def checked(found: Found) -> Found:
     return found
 
 
-@torch.no_grad()
-def main() -> None:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--modules", type=Path, help="the folder node_modules with the other runtimes; default: none")
     parser.add_argument("--corpus", type=Path, nargs=2, help="parallel text files, of which shortlists are made")
@@ -169,72 +168,95 @@ def main() -> None:
     options = parser.parse_args()
     if shutil.which(program := options.browser or options.node) is None:
         sys.exit(f"{program}: not found")
+    return options
+
+
+def make_model() -> ResidualForConditionalGeneration:
     sizes = {"vocab_size": VOCABULARY, "d_model": WIDTH, "max_position_embeddings": 512, "ln_mode": "post_ln"}
     for stack in ("encoder", "decoder"):
         sizes |= {f"{stack}_layers": LAYERS, f"{stack}_ffn_dim": FFN, f"{stack}_attention_heads": HEADS}
     torch.manual_seed(0)
     model = ResidualForConditionalGeneration(ResidualConfig(**sizes)).eval()
     model.generation_config.max_length_a, model.generation_config.max_length_b = 0.0, 30
-    text, names = ["a few words of a text"], ["web"]
+    return model
+
+
+@torch.no_grad()
+def write_runtimes(folder: Path, options: argparse.Namespace) -> list[str]:
+    """Write the models, the sentences and the script into a folder; returns the names of the runtimes."""
+    for each in ("site", "onnx", "marian", "bergamot"):
+        (folder / each).mkdir()
+    model, text, names, shortlist = make_model(), ["a few words of a text"], ["web"], None
+    if options.corpus is not None:
+        sentences, ids, shortlist = read_corpus(options.corpus, folder / "marian" / "vocab")
+        text = [line for path in options.corpus for line in iter_lines(path)]
+        names.append("web, shortlist")
+        counts = [len(shortlist.tokens_for(row)) for row in ids]
+        print(f"tokens in the list of a sentence: {counts[0]}, on average {sum(counts) / len(counts):.0f}")
+    else:
+        words = write_vocabulary(folder / "marian" / "vocab") if options.modules else ["word"]
+        draw = np.random.default_rng(2)
+        sentences = [" ".join(draw.choice(words, WORDS)) for _ in range(SENTENCES)]
+        ids = [[10 + 37 * i for i in range(WORDS + 1)]] * SENTENCES
+    entries = VOCABULARY if options.corpus else 300
+    tokenizer = train_tokenizer(text, TokenizerSettings(vocab_size=entries, min_frequency=1))
+    rows = [{"text": own, "ids": row} for own, row in zip(sentences, ids, strict=True)]
+    (folder / "sentences.json").write_text(json.dumps(rows))
+    (folder / "page.html").write_text(PAGE)
+    shutil.copyfile(SCRIPT, folder / SCRIPT.name)
+    if options.modules is not None:
+        (folder / "node_modules").symlink_to(options.modules.resolve(), target_is_directory=True)
+        OnnxTarget().write(model, tokenizer, folder / "onnx")
+        OnnxTarget().quantize(model, tokenizer, folder / "onnx")
+        write_model(folder / "marian" / "model.npz")
+        write_binary(dict(np.load(folder / "marian" / "model.npz")), folder / "marian" / "model.bin")
+        for file in (options.modules / PACKAGE / "worker").iterdir():
+            shutil.copyfile(file, folder / "bergamot" / file.name)
+        worker = folder / "bergamot" / "translator-worker.js"  # with translations of 30 tokens
+        worker.write_text(worker.read_text().replace("max-length-factor: 2.0", "max-length-factor: 1.18"))
+        names += ["onnxruntime-web", "bergamot"]
+        if shortlist is not None:
+            write_binary_shortlist(shortlist, folder / "marian" / "shortlist.bin")
+            names.append("bergamot, shortlist")
+    WebTarget().write(model, tokenizer, folder / "site")
+    if shortlist is not None:
+        WebTarget().write_shortlist(shortlist, model, tokenizer, folder / "site")
+    tokenizer.save_pretrained(folder / "site")
+    return names
+
+
+def print_speeds(found: Found) -> None:
+    for kind, what in (("single", "one sentence"), ("batch", f"{SENTENCES} sentences")):
+        if not found[kind]["1"]:
+            continue
+        print(f"\n| beams | {what} | milliseconds each | sentences/s | times `web` |\n|---|---|---|---|---|")
+        for beams, times in found[kind].items():
+            for runtime, time in times.items():
+                speeds = f"{1000 / time:.1f} | {time / times['web']:.1f}"
+                print(f"| {beams} | {runtime} | {time:.0f} | {speeds} |")
+
+
+def print_pages(program: str, folder: Path, names: Sequence[str], count: int) -> None:
+    """The first sentence and the downloads of a page of each runtime alone."""
+    print("\n| page | first sentence, milliseconds | MB |\n|---|---|---|")
+    for runtime in names:
+        wanted = {"repeats": 0, "batches": 0, "runtimes": [runtime]}
+        pages = [in_browser(program, folder, wanted) for _ in range(count)]
+        first = min(checked(page)["first"] for page, _ in pages)
+        print(f"| {runtime} | {first:.0f} | {pages[0][1] / 1e6:.1f} |", flush=True)
+
+
+def main() -> None:
+    options = parse_options()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
-        for each in ("site", "onnx", "marian", "bergamot"):
-            (folder / each).mkdir()
-        if options.corpus is not None:
-            sentences, ids, shortlist = read_corpus(options.corpus, folder / "marian" / "vocab")
-            text = [line for path in options.corpus for line in iter_lines(path)]
-            names.append("web, shortlist")
-            counts = [len(shortlist.tokens_for(row)) for row in ids]
-            print(f"tokens in the list of a sentence: {counts[0]}, on average {sum(counts) / len(counts):.0f}")
-        else:
-            words = write_vocabulary(folder / "marian" / "vocab") if options.modules else ["word"]
-            draw = np.random.default_rng(2)
-            sentences = [" ".join(draw.choice(words, WORDS)) for _ in range(SENTENCES)]
-            ids = [[10 + 37 * i for i in range(WORDS + 1)]] * SENTENCES
-        entries = VOCABULARY if options.corpus else 300
-        tokenizer = train_tokenizer(text, TokenizerSettings(vocab_size=entries, min_frequency=1))
-        rows = [{"text": own, "ids": row} for own, row in zip(sentences, ids, strict=True)]
-        (folder / "sentences.json").write_text(json.dumps(rows))
-        (folder / "page.html").write_text(PAGE)
-        if options.modules is not None:
-            (folder / "node_modules").symlink_to(options.modules.resolve(), target_is_directory=True)
-            OnnxTarget().write(model, tokenizer, folder / "onnx")
-            OnnxTarget().quantize(model, tokenizer, folder / "onnx")
-            write_model(folder / "marian" / "model.npz")
-            write_binary(dict(np.load(folder / "marian" / "model.npz")), folder / "marian" / "model.bin")
-            for file in (options.modules / PACKAGE / "worker").iterdir():
-                shutil.copyfile(file, folder / "bergamot" / file.name)
-            worker = folder / "bergamot" / "translator-worker.js"  # with translations of 30 tokens
-            worker.write_text(worker.read_text().replace("max-length-factor: 2.0", "max-length-factor: 1.18"))
-            names += ["onnxruntime-web", "bergamot"]
-            if options.corpus is not None:
-                write_binary_shortlist(shortlist, folder / "marian" / "shortlist.bin")
-                names.append("bergamot, shortlist")
-        WebTarget().write(model, tokenizer, folder / "site")
-        if options.corpus is not None:
-            WebTarget().write_shortlist(shortlist, model, tokenizer, folder / "site")
-        tokenizer.save_pretrained(folder / "site")
-        shutil.copyfile(SCRIPT, folder / SCRIPT.name)
+        names = write_runtimes(folder, options)
         wanted = {"repeats": options.repeats, "batches": options.batches, "runtimes": names}
         if options.browser is None:
-            found = checked(in_node(program, folder, wanted))
+            print_speeds(checked(in_node(options.node, folder, wanted)))
         else:
-            found = checked(in_browser(program, folder, wanted)[0])
-        for kind, what in (("single", "one sentence"), ("batch", f"{SENTENCES} sentences")):
-            if not found[kind]["1"]:
-                continue
-            print(f"\n| beams | {what} | milliseconds each | sentences/s | times `web` |\n|---|---|---|---|---|")
-            for beams, times in found[kind].items():
-                for runtime, time in times.items():
-                    speeds = f"{1000 / time:.1f} | {time / times['web']:.1f}"
-                    print(f"| {beams} | {runtime} | {time:.0f} | {speeds} |")
-        if options.browser is not None:
-            print("\n| page | first sentence, milliseconds | MB |\n|---|---|---|")
-            alone = {"repeats": 0, "batches": 0}
-            for runtime in names:
-                pages = [in_browser(program, folder, {**alone, "runtimes": [runtime]}) for _ in range(options.pages)]
-                first = min(checked(page)["first"] for page, _ in pages)
-                print(f"| {runtime} | {first:.0f} | {pages[0][1] / 1e6:.1f} |", flush=True)
+            print_speeds(checked(in_browser(options.browser, folder, wanted)[0]))
+            print_pages(options.browser, folder, names, options.pages)
         download = sum(file.stat().st_size for file in (folder / "site").iterdir())
     print(f"size of the page with its model: {download / 1e6:.1f} MB")
 
