@@ -173,7 +173,7 @@ PARTS: dict[str, tuple[str, Callable[[Any], Iterable[Any]]]] = {
 
 class ArchivedDocument(DocumentFile):
     def __init__(self, path: Path):
-        super().__init__(path)
+        self._path = path
         pattern, paragraphs = PARTS[path.suffix.lower()]
         self._trees: dict[str, Any] = {}
         with open_archive(path) as archive:
@@ -219,15 +219,15 @@ class ArchivedDocument(DocumentFile):
             name: etree.tostring(tree, xml_declaration=True, encoding="UTF-8", standalone=tree.docinfo.standalone)
             for name, tree in trees.items()
         }
-        rewrite_archive(self.path, path, changed)
+        rewrite_archive(self._path, path, changed)
 
     def _calculated(self) -> dict[str, Any]:
         """The properties of a workbook of Excel, which let it calculate formulas when it is opened."""
         found = {}
-        with open_archive(self.path) as archive:
+        with open_archive(self._path) as archive:
             for name in archive.namelist():
                 if re.fullmatch(PROPERTIES_OF_WORKBOOK, name):
-                    found[name] = tree = read_xml(read_part(archive, name), f"{self.path}: {name}")
+                    found[name] = tree = read_xml(read_part(archive, name), f"{self._path}: {name}")
                     calculate_when_opened(tree.getroot())
         return found
 

@@ -74,7 +74,7 @@ class POFile(DocumentFile):
     """
 
     def __init__(self, path: Path, options: CatalogueOptions):
-        super().__init__(path)
+        self._path = path
         catalogue = read_po(path)
         self._encoding = catalogue.encoding
         self._text = read_bytes(path).decode(self._encoding)
@@ -134,7 +134,7 @@ class POFile(DocumentFile):
             edits.append(Edit(*place.span(), f'{place[3]}"{write_marks(block).translate(ESCAPES)}"'))
         if left:
             why = "whose placeholders would move and have no numbers"
-            logger.warning("%s: %d messages stay, %s", self.path, len(left), why)
+            logger.warning("%s: %d messages stay, %s", self._path, len(left), why)
         written = self._with_language(EditedText(self._text, edits).text)
         try:
             path.write_bytes(UNNAMED_CHARSET.sub(rb"\1UTF-8", written.encode(self._encoding), count=1))
@@ -154,7 +154,7 @@ class POFile(DocumentFile):
             why = f"the plural forms of {code or 'the target language'} are unknown"
             if count:
                 why = f"{code} has {count} plural forms, the messages have {', '.join(map(str, sorted(self._forms)))}"
-            logger.warning("%s: Plural-Forms stays a template, which gettext refuses: %s", self.path, why)
+            logger.warning("%s: Plural-Forms stays a template, which gettext refuses: %s", self._path, why)
         return text
 
 
@@ -166,7 +166,6 @@ class XLIFFFile(DocumentFile):
     """
 
     def __init__(self, path: Path, options: CatalogueOptions):
-        super().__init__(path)
         self._options = options
         content = read_bytes(path)
         self._tree = read_xml(content, str(path))

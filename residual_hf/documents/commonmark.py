@@ -48,7 +48,6 @@ class TextRange(NamedTuple):
 
 class MarkdownFile(DocumentFile):
     def __init__(self, path: Path):
-        super().__init__(path)
         self._text = read_text(path)
         self._parser = markdown_parser(is_mdx=path.suffix.lower() == ".mdx")
         self._env: dict[str, Any] = {}

@@ -26,9 +26,6 @@ class DocumentFile(ABC):
     source_lang: str | None = None
     target_lang: str | None = None
 
-    def __init__(self, path: Path):
-        self.path = path
-
     @abstractmethod
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         """Write the document once, with translations in the places of `blocks`."""

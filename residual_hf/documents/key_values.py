@@ -76,7 +76,6 @@ class Value(NamedTuple):
 
 class KeyValueFile(DocumentFile):
     def __init__(self, path: Path):
-        super().__init__(path)
         content, kind = read_bytes(path), path.suffix.lower()
         text, encoding = decoded(content, str(path), "iso-8859-1")
         self._encoding = UTF_16.get(content[:2], encoding)
@@ -91,6 +90,7 @@ class KeyValueFile(DocumentFile):
         self._is_icu = kind == ".json" and any(CHOICE.search(value.text) for value in found)
         texts = [value for value in found if not is_setting(value.text)]
         read = [(value, block) for value in texts if has_text(block := read_marks(value.marks(value.text)))]
+        self._is_flutter = kind == ".arb"
         self._values, self.blocks = [value for value, _ in read], [block for _, block in read]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
@@ -99,7 +99,7 @@ class KeyValueFile(DocumentFile):
             for value, block in zip(self._values, map(in_order, self.blocks, blocks), strict=True)
             if (text := self._message(value, block)) != value.text
         ]
-        for named in LOCALE.finditer(self._text) if self.path.suffix.lower() == ".arb" else ():
+        for named in LOCALE.finditer(self._text) if self._is_flutter else ():
             if (language := self.language(named[1])) != named[1]:
                 edits.append(Edit(*named.span(1), language.replace("-", "_")))
         written = EditedText(self._text, sorted(edits)).text

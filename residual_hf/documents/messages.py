@@ -110,7 +110,6 @@ class MessageFile(DocumentFile):
     """Messages under keys, which stay. Of Qt, the translations; of others, the texts themselves are replaced."""
 
     def __init__(self, path: Path, options: CatalogueOptions = DEFAULTS):
-        super().__init__(path)
         suffix, self._content = path.suffix.lower(), read_bytes(path)
         is_xml = suffix in XML_MESSAGES
         if is_xml:

@@ -31,7 +31,6 @@ class TextFile(DocumentFile):
     """A text file, whose lines are paragraphs."""
 
     def __init__(self, path: Path):
-        super().__init__(path)
         self._lines = list(StringIO(read_text(path).removeprefix("\ufeff")))  # only a line feed ends one
         self.blocks = [read_marks([line.rstrip("\r\n")]) for line in self._lines]
 
@@ -45,7 +44,6 @@ class Subtitles(DocumentFile):
     """Subtitles whose times stay. The lines of a cue are one text, unless several people speak."""
 
     def __init__(self, path: Path):
-        super().__init__(path)
         text = read_text(path)
         is_html = path.suffix.lower() == ".vtt"
         self._encode: Callable[[str], str] = escaped if is_html else str

@@ -46,7 +46,6 @@ LABELS = Dialect(())
 
 class HTMLFile(DocumentFile):
     def __init__(self, path: Path):
-        super().__init__(path)
         is_xml = path.suffix.lower() == ".xhtml"
         self._html, self._encoding = read_page(read_bytes(path), str(path), is_xml=is_xml)
         self.blocks = self._html.blocks
@@ -63,7 +62,7 @@ class EPUB(DocumentFile):
     """The pages of an e-book, the labels of its table of contents, and the languages that it names."""
 
     def __init__(self, path: Path):
-        super().__init__(path)
+        self._path = path
         self._pages: dict[str, tuple[HTMLText, str]] = {}
         self._contents: dict[str, tuple[Any, list[Any]]] = {}
         self.blocks: list[Block] = []
@@ -101,7 +100,7 @@ class EPUB(DocumentFile):
                 if element.tag == LANGUAGE and element.text:
                     element.text = self.language(element.text.strip())
             changed[name] = etree.tostring(tree, xml_declaration=True, encoding="UTF-8")
-        rewrite_archive(self.path, path, changed)
+        rewrite_archive(self._path, path, changed)
 
 
 def check_ends(text: str, where: str) -> None:
