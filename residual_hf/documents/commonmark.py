@@ -15,7 +15,7 @@ from residual_hf.generation.inline import LINE, Block, Inline, links_apart, plai
 from residual_hf.model.placeholders import Edit, EditedText
 
 from .document import DocumentFile, has_text, read_text
-from .literal_text import read_marks, write_marks
+from .literal_text import read_marks, with_marks, write_marks
 from .markdown_parts import SHORT_LINK, markdown_parser, parsed, parts_of
 
 WITH_END = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
@@ -103,7 +103,8 @@ class MarkdownFile(DocumentFile):
 
         edits = []
         for span, block in zip(self._spans, blocks, strict=True):
-            text = self._written(_without_empty(_with_links(block, relinked)), span)
+            linked = with_marks(block, lambda start, end: (relinked(start), relinked(end)) if end else (start, end))
+            text = self._written(_without_empty(linked), span)
             edits.append(Edit(span.start, span.end, text.replace("\n", span.line_break)))
         definitions = (each["map"] for each in self._env.get("references", {}).values())
         for lines in (*self._html, *definitions):
@@ -149,18 +150,6 @@ def _slugs(headings: Iterable[Block]) -> Iterator[str]:
             slug = f"{base}-{numbers[base]}"
         numbers[slug] = 0
         yield slug
-
-
-def _with_links(block: Block, relinked: Callable[[str], str]) -> Block:
-    """A block with other targets of its links."""
-    found: Block = []
-    for piece in block:
-        if isinstance(piece, Inline):
-            start, end = piece.content
-            piece = piece._replace(pieces=_with_links(piece.pieces, relinked))
-            piece = piece._replace(content=(relinked(start), relinked(end))) if end else piece
-        found.append(piece)
-    return found
 
 
 def _without_empty(block: Block) -> Block:

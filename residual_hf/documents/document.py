@@ -2,8 +2,9 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from residual_hf.base.errors import InputError, input_errors
 from residual_hf.base.files import readable
@@ -17,6 +18,7 @@ SETTING = re.compile(
     r"true|false|null|#(?:[0-9A-Fa-f]{3,4}){1,2}|0x[0-9A-Fa-f]+|-?\d[\d.]*(?:px|em|rem|pt|dp|sp|ms|s)?"
     r"|(?=.*%)(?:%[-_0^#]?[A-Za-z%]|[^\w%]|[\d_])+"  # as of `strftime`
 )
+"""Truth values, colors, numbers and forms of dates, in files whose format has texts only."""
 
 
 class DocumentFile(ABC):
@@ -41,9 +43,11 @@ def has_text(block: Block) -> bool:
     return any(map(has_letters, texts_of(block)))
 
 
-def is_setting(text: str) -> bool:
-    """Whether a text is a truth value, a color, a number or a form of dates, in files whose format has texts only."""
-    return SETTING.fullmatch(text.strip()) is not None
+def with_blocks(found: Iterable[Any]) -> tuple[list[Any], list[Block]]:
+    """Those with something to translate of what has a `text` and its `block`, and their blocks."""
+    read = [(each, each.block) for each in found if not SETTING.fullmatch(each.text.strip())]
+    wanted = [(each, block) for each, block in read if has_text(block)]
+    return [each for each, _ in wanted], [block for _, block in wanted]
 
 
 def read_bytes(path: Path) -> bytes:

@@ -16,8 +16,8 @@ from residual_hf.base.errors import input_errors
 from residual_hf.generation.markup import Block
 from residual_hf.model.placeholders import Edit, EditedText
 
-from .document import DocumentFile, decoded, has_text, is_setting, read_bytes
-from .literal_text import CHOICE, Mark, characters, in_order, marked, read_marks, write_marks
+from .document import DocumentFile, decoded, has_text, read_bytes, with_blocks
+from .literal_text import CHOICE, Mark, characters, divided, in_order, kept, marked, read_marks, write_marks
 
 UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"(\s*:)?)?|[{}\[\]]')
@@ -63,15 +63,18 @@ class Value(NamedTuple):
     marks: Callable[[str], Iterable[str | Mark]] = marked
     encode: Callable[[str], str] = str
 
+    @property
+    def block(self) -> Block:
+        return read_marks(self.marks(self.text))
+
     def escaping(self, character: str, escape: str) -> "Value | None":
         """A text in which an escape stands for a character; None if the character is somewhere without it."""
 
         def read(text: str) -> Iterator[str | Mark]:
-            for number, part in enumerate(QUOTED.split(text)):
-                yield from [Mark(part, text=part)] if number % 2 else characters(part.replace(escape, character))
+            return divided(kept(QUOTED.split(text)), lambda part: characters(part.replace(escape, character)))
 
         value = self._replace(marks=partial(marked, read=read), encode=lambda text: text.replace(character, escape))
-        return value if write_marks(read_marks(value.marks(self.text)), value.encode) == self.text else None
+        return value if write_marks(value.block, value.encode) == self.text else None
 
 
 class KeyValueFile(DocumentFile):
@@ -87,11 +90,9 @@ class KeyValueFile(DocumentFile):
             found = list(values(self._text))
             if not found and kind in EMPTY and has_text([EMPTY[kind].sub("", self._text)]):
                 raise ValueError("it has no texts with keys")
-        self._is_icu = kind == ".json" and any(CHOICE.search(value.text) for value in found)
-        texts = [value for value in found if not is_setting(value.text)]
-        read = [(value, block) for value in texts if has_text(block := read_marks(value.marks(value.text)))]
         self._is_flutter = kind == ".arb"
-        self._values, self.blocks = [value for value, _ in read], [block for _, block in read]
+        self._is_icu = kind == ".json" and any(CHOICE.search(value.text) for value in found)
+        self._values, self.blocks = with_blocks(found)
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         edits = [
@@ -131,8 +132,7 @@ def _json_values(text: str) -> Iterator[Value]:
 
 
 def _marked_for_browser(text: str) -> Iterator[str | Mark]:
-    for number, part in enumerate(OF_BROWSER.split(text)):
-        yield from [Mark(part, text=part)] if number % 2 else marked(part)
+    return divided(kept(OF_BROWSER.split(text)), marked)
 
 
 def _json_text(text: str, file: str) -> str:

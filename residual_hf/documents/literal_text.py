@@ -3,8 +3,8 @@
 import html
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, count
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from typing import NamedTuple
 
 from residual_hf.generation.html_text import DEEPEST
@@ -93,6 +93,18 @@ def unescaped(text: str) -> Iterator[str]:
     yield html.unescape(text)
 
 
+def kept(parts: Iterable[str]) -> Iterator[str | Mark]:
+    """A text that is split at a pattern with one group: what this has found is read with the sentence, but stays."""
+    for number, part in enumerate(parts):
+        yield Mark(part, text=part) if number % 2 else part
+
+
+def divided(parts: Iterable[str | Mark], read: Callable[[str], Iterable[str | Mark]]) -> Iterator[str | Mark]:
+    """Text and marks, with what a function finds in each text in its place."""
+    for part in parts:
+        yield from [part] if isinstance(part, Mark) else read(part)
+
+
 def marked(text: str, read: Callable[[str], Iterable[str | Mark]] = characters) -> Iterator[str | Mark]:
     """The text, the tags and the placeholders of a message or a subtitle. Each text of a choice of ICU is a line.
 
@@ -112,9 +124,7 @@ def marked_block(block: Block, split: Callable[[str], Iterable[str | Mark]] = la
         found: Block = []
         for piece in pieces:
             if isinstance(piece, str):
-                parts = split(piece)
-                texts = ([each] if isinstance(each, Mark) else _marked(each, characters, opened) for each in parts)
-                found += read_marks(chain.from_iterable(texts))
+                found += read_marks(divided(split(piece), lambda text: _marked(text, characters, opened)))
             else:
                 found.append(piece if piece.keep else piece._replace(pieces=read(piece.pieces)))
         return found
@@ -160,7 +170,7 @@ def _in_order(source: Block, translation: Block, kind: re.Pattern[str], begin: s
     new: dict[str, deque[str]] = {mark: deque() for mark in own}
     for mark in own:
         new[mark].append(PLACEHOLDER.sub(numbered, mark))
-    return _renamed(translation, new)
+    return with_marks(translation, lambda start, end: (new[start].popleft() if start in new else start, end))
 
 
 def _starts(block: Block) -> Iterator[str]:
@@ -171,14 +181,13 @@ def _starts(block: Block) -> Iterator[str]:
             yield from _starts(piece.pieces)
 
 
-def _renamed(block: Block, new: Mapping[str, deque[str]]) -> Block:
-    """A block with the next new form of each mark that has some."""
+def with_marks(block: Block, change: Callable[[str, str], tuple[str, str]]) -> Block:
+    """A block with other marks, in order, given by a function of the start and the end of each."""
     found: Block = []
     for piece in block:
         if isinstance(piece, Inline):
-            if isinstance(piece.content, tuple) and piece.content[0] in new:
-                piece = piece._replace(content=(new[piece.content[0]].popleft(), piece.content[1]))
-            piece = piece._replace(pieces=_renamed(piece.pieces, new))
+            content = change(*piece.content) if isinstance(piece.content, tuple) else piece.content
+            piece = piece._replace(content=content, pieces=with_marks(piece.pieces, change))
         found.append(piece)
     return found
 
@@ -191,15 +200,14 @@ def _is_balanced(texts: Iterable[str]) -> bool:
 
 
 def _marked(text: str, read: Callable[[str], Iterable[str | Mark]], opened: list[str] | None) -> Iterator[str | Mark]:
-    for part in [text] if opened is None else _choices(text, opened):
-        if isinstance(part, Mark):
-            yield part
-            continue
-        for number, piece in enumerate(CODE.split(part)):
-            if number % 2 == 0:
-                yield from read(piece)
-            else:
-                yield tag(piece) if TAG.fullmatch(piece) else Mark(piece, text=piece)
+    parts: Iterable[str | Mark] = [text] if opened is None else _choices(text, opened)
+    return divided(divided(parts, _codes), read)
+
+
+def _codes(text: str) -> Iterator[str | Mark]:
+    """The tags and the placeholders in a text, and what is between them."""
+    for part in kept(CODE.split(text)):
+        yield tag(part.written) if isinstance(part, Mark) and TAG.fullmatch(part.written) else part
 
 
 def _choices(text: str, opened: list[str]) -> Iterator[str | Mark]:

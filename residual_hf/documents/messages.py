@@ -15,7 +15,7 @@ from residual_hf.generation.markup import Block
 
 from . import XML_MESSAGES
 from .catalogues import DEFAULTS, CatalogueOptions
-from .document import DocumentFile, has_text, is_setting, read_bytes
+from .document import DocumentFile, read_bytes, with_blocks
 from .literal_text import characters, in_order, marked, read_marks, unescaped, write_marks
 
 with requires("documents"):
@@ -123,8 +123,7 @@ class MessageFile(DocumentFile):
             found = list(_messages(self._store, options))
         if tagged := getattr(self._store, "tagged", 0):
             logger.warning("%s: %d texts that have a tag, such as !include, stay", path, tagged)
-        read = [(each, block) for each in found if not is_setting(each.text) and has_text(block := each.block)]
-        self._messages, self.blocks = [message for message, _ in read], [block for _, block in read]
+        self._messages, self.blocks = with_blocks(found)
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         changed = {}
