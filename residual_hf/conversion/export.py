@@ -31,7 +31,7 @@ from residual_hf.model.length_limits import end_tokens, length_limit
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
-from .exported_model import Model, translate
+from .exported_model import ExportTarget, Model, translate
 from .to_ctranslate2 import CTranslate2Target
 from .to_onnx import OnnxTarget
 from .to_torch_export import TorchExportTarget
@@ -41,7 +41,7 @@ REPORT = "export.json"
 SENTENCES = 200  # that are compared
 RANDOM_LENGTHS = (3, 20)  # without a text, sequences of random tokens are compared
 TIE = 1e-3  # log-probabilities that differ by less may change places through rounding
-TARGETS: dict[str, CTranslate2Target | OnnxTarget | TorchExportTarget | WebTarget] = dict(
+TARGETS: dict[str, ExportTarget] = dict(
     zip(EXPORT_TARGETS, (CTranslate2Target(), OnnxTarget(), TorchExportTarget(), WebTarget()), strict=True)
 )
 
@@ -163,20 +163,17 @@ def export(
             warnings.simplefilter("ignore", FutureWarning)  # of torch.export about torch's own code
             target.write(model, tokenizer, folder)
         exported = target.translate(model, tokenizer, folder, sources, limit)
-        if isinstance(target, WebTarget):
-            identical = sum(ours == theirs for ours, theirs in zip(own, exported, strict=True))
-            found = Verification(to, dtype, len(sources), identical, 0)
-        else:
-            found = compare(model, sources, own, exported, to)
-        if dtype == "int8" and not isinstance(target, TorchExportTarget):
-            if not isinstance(target, WebTarget):
-                target.quantize(model, tokenizer, folder)
-                exported = target.translate(model, tokenizer, folder, sources, limit)
+        written = target.dtypes[0]
+        found = compare(model, sources, own, exported, to, written)
+        if dtype != written:
+            target.quantize(model, tokenizer, folder)
+            exported = target.translate(model, tokenizer, folder, sources, limit)
+        if dtype == "int8":
             texts = to_text(tokenizer, own), to_text(tokenizer, exported)
             right = [reference_texts or texts[0]]
             tokenize = installed_tokenizer(model.config.target_lang)
             own_bleu, bleu = (sacrebleu.corpus_bleu(each, right, tokenize=tokenize).score for each in texts)
-            found.dtype, found.bleu_loss = "int8", own_bleu - bleu
+            found.dtype, found.bleu_loss = dtype, own_bleu - bleu
             found.bleu = None if reference_texts is None else bleu
         if shortlist is not None:
             target.write_shortlist(shortlist, model, tokenizer, folder)
@@ -242,20 +239,23 @@ def read_sentences(
 
 
 def compare(
-    model: Model, sources: Sequence[list[int]], own: Sequence[list[int]], exported: Sequence[list[int]], to: str
+    model: Model,
+    sources: Sequence[list[int]],
+    own: Sequence[list[int]],
+    exported: Sequence[list[int]],
+    to: str,
+    dtype: str,
 ) -> Verification:
-    """Count equal translations. Raises `ExportDiffersError` for one that differs by more than rounding."""
+    """Count equal translations. Raises `ExportDiffersError` if one in float32 differs by more than rounding."""
     task, verb = ("translation", "translates") if model.config.is_encoder_decoder else ("text-generation", "continues")
-    tied = 0
-    for source, ours, theirs in zip(sources, own, exported, strict=True):
-        if ours == theirs:
-            continue
+    different = [each for each in zip(sources, own, exported, strict=True) if each[1] != each[2]]
+    tied = different if dtype == "float32" else []
+    for source, ours, theirs in tied:
         if not is_tie(model, source, ours, theirs):
             raise ExportDiffersError(
                 f"{to} {verb} {source} to {theirs}, the model to {ours}; the export is wrong, nothing was written"
             )
-        tied += 1
-    return Verification(to, "float32", len(sources), len(sources) - tied, tied, task=task)
+    return Verification(to, dtype, len(sources), len(sources) - len(different), len(tied), task=task)
 
 
 def is_tie(model: Model, source: list[int], ours: Sequence[int], theirs: Sequence[int]) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import ForcedBOSTokenLogitsProcessor, GenerationConfig
 
 from residual_hf.base.files import read_json
+from residual_hf.data.shortlist import Shortlist
 from residual_hf.model.alignment import padded
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.length_limits import end_tokens
@@ -123,11 +124,39 @@ class ExportedModel:
         return search(self.decoder(input_ids, attention_mask.long()), prompt, settings).sequences
 
 
-class GraphTarget(ABC):
+class ExportTarget(ABC):
+    """A runtime that models are exported to; `dtypes` are those of the weights, the first that `write` writes."""
+
+    requires: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ("float32",)
+
+    def plain_mode(self, mode: str) -> str | None:
+        """The mode as which a mode is exported, or None if the runtime cannot represent it."""
+        return mode
+
+    def check(self, config: ResidualConfig) -> None:
+        """Raise `InputError` for a model that cannot be exported."""
+        return None
+
+    @abstractmethod
+    def write(self, model: Model, tokenizer: Any, folder: Path) -> None: ...
+
+    def quantize(self, model: Model, tokenizer: Any, folder: Path) -> None:
+        """Replace weights in float32 by those in int8."""
+        raise NotImplementedError
+
+    def write_shortlist(self, shortlist: Shortlist, model: Model, tokenizer: Any, folder: Path) -> None:
+        """Write the likely target tokens of each source token, if the runtime computes only a part of the output."""
+        return None
+
+    @abstractmethod
+    def translate(self, model: Model, tokenizer: Any, folder: Path, sources: Sentences, limit: int) -> Sentences:
+        """Greedy translations of at most `limit` tokens by the exported model; a decoder alone continues texts."""
+
+
+class GraphTarget(ExportTarget):
     """A runtime that every model is exported to, as the three graphs of `graphs.py`."""
 
-    requires: tuple[str, ...]
-    dtypes: tuple[str, ...]
     suffix: str  # of the files
 
     @abstractmethod
@@ -146,17 +175,6 @@ class GraphTarget(ABC):
         encoder = self.load_graph(folder / f"{ENCODER}{self.suffix}") if config.is_encoder_decoder else None
         decoders = (self.load_graph(folder / f"{name}{self.suffix}") for name in (DECODER, DECODER_WITH_PAST))
         return ExportedModel(config, generation, encoder, *decoders)
-
-    def write_shortlist(self, *arguments: Any) -> None:
-        """Graphs compute the whole output layer."""
-        return None
-
-    def plain_mode(self, mode: str) -> str | None:
-        return mode
-
-    def check(self, config: ResidualConfig) -> None:
-        """Every model can be exported."""
-        return None
 
     def write(self, model: Model, tokenizer: Any, folder: Path) -> None:
         for name, graph in trace(model).items():

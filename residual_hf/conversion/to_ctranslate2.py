@@ -20,7 +20,7 @@ from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.embeddings import SinusoidalPositions, first_position, positions_padding
 from residual_hf.model.translation_inputs import separate_target_vocabulary
 
-from .exported_model import Model, Sentences
+from .exported_model import ExportTarget, Model, Sentences
 from .fold import fold
 
 PRE_AND_POST = ("sandwich_ln", "peri_ln")
@@ -39,22 +39,20 @@ ACTIVATIONS = {  # of Transformers, by their names in CTranslate2
 }
 
 
-class CTranslate2Target:
+class CTranslate2Target(ExportTarget):
     """A folder that `ctranslate2.Translator` loads, or `ctranslate2.Generator` for a decoder alone.
 
     Weights are stored in float32 or int8.
     """
 
-    requires: tuple[str, ...] = ("ctranslate2",)
-    dtypes: tuple[str, ...] = ("float32", "int8")
+    requires = ("ctranslate2",)
+    dtypes = ("float32", "int8")
 
     def plain_mode(self, mode: str) -> str | None:
-        """The mode as which a mode is exported, or None if CTranslate2 cannot represent it."""
         plain = mode if mode in PLAIN else get_ln_mode(mode).folds_into
         return plain if plain in PLAIN else None
 
     def check(self, config: ResidualConfig) -> None:
-        """Raise `InputError` naming the field that CTranslate2 cannot represent."""
         modes, norms = f"{', '.join(PLAIN)} or a mode that folds into one of them", " or ".join(NORMS)
         function, functions, ends = config.activation_function, ", ".join(ACTIVATIONS), config.eos_token_id
         problems: dict[str, Any] = {}
@@ -85,7 +83,6 @@ class CTranslate2Target:
         write_atomically(folder / "vmap.txt", "".join(lines))
 
     def translate(self, model: Model, tokenizer: Any, folder: Path, sources: Sentences, limit: int) -> Sentences:
-        """Greedy translations of at most `limit` tokens by the exported model; a decoder alone continues texts."""
         import ctranslate2
 
         source_tokens, target_tokens = vocabularies(tokenizer, model.config)

@@ -17,9 +17,9 @@ LARGEST_FILE = 2**31 - 2**20  # of a protobuf message; the weights of larger mod
 class OnnxTarget(GraphTarget):
     """Graphs for ONNX Runtime. Matrices are stored in float32 or int8."""
 
-    requires: tuple[str, ...] = ("onnx", "onnxruntime", "onnxscript")
-    dtypes: tuple[str, ...] = ("float32", "int8")
-    suffix: str = ".onnx"
+    requires = ("onnx", "onnxruntime", "onnxscript")
+    dtypes = ("float32", "int8")
+    suffix = ".onnx"
 
     def write_graph(self, graph: Graph, path: Path) -> None:
         size = sum(weight.numel() * weight.element_size() for weight in graph.program.state_dict.values())

@@ -13,9 +13,7 @@ from .graphs import Graph
 class TorchExportTarget(GraphTarget):
     """Graphs as `torch.export.load` reads them."""
 
-    requires: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ("float32",)
-    suffix: str = ".pt2"
+    suffix = ".pt2"
 
     def write_graph(self, graph: Graph, path: Path) -> None:
         torch.export.save(graph.program, content := BytesIO())  # which aborts if it cannot write to a file

@@ -34,7 +34,7 @@ from residual_hf.native.structures import interface_version, is_current
 from residual_hf.native.support import unsupported_stack
 from residual_hf.native.weights import Packer, last_position
 
-from .exported_model import Model, Sentences, translate
+from .exported_model import ExportTarget, Model, Sentences, translate
 
 PAGE = Path(__file__).with_name("web")
 FORMAT = 1
@@ -83,17 +83,13 @@ def javascript(pattern: str) -> str:
     return PART.sub(part, pattern)
 
 
-class WebTarget:
+class WebTarget(ExportTarget):
     """A folder for any server of files, with the weights of the kernels of Python in int8, and tables of float16."""
 
-    requires: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ("int8",)
-
-    def plain_mode(self, mode: str) -> str | None:
-        return mode
+    dtypes = ("int8",)
 
     def check(self, config: ResidualConfig) -> None:
-        """Raise `InputError` for a model that the page cannot use, or without the library."""
+        """Also raises `InputError` without the library."""
         if task_of(config) is not TRANSLATION:
             raise InputError("--to web: only for a translation model (an encoder-decoder that reads text)")
         if not KERNELS.exists():
