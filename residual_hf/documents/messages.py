@@ -212,23 +212,20 @@ def _of_android(store: Any) -> Iterator[Message]:
     root = store.document.getroot()
     empty = type(store).parsestring(etree.tostring(etree.Element(root.tag, nsmap=root.nsmap)))
     for entry in root.iterchildren("string", "plurals", "string-array", "item"):
-        if entry.tag == "item" and entry.get("type") != "string":
+        if entry.get("translatable") == "false" or (entry.tag == "item" and entry.get("type") != "string"):
             continue
         unit = store.UnitClass(None, xmlelement=entry)
         unit._store = empty  # is copied for every text with elements, to know the namespaces
         has_modes = hasattr(unit, "_get_target_markup_mode")  # not translate-toolkit 3.17, the last for Python 3.10
         mode = unit._get_target_markup_mode() if has_modes else ""
-        if entry.get("translatable") != "false":
-            for element in [entry] if entry.tag in ("string", "item") else entry.iterchildren("item"):
-                bare = deepcopy(element)
-                etree.strip_tags(bare, *COMMENTS)
-                text = unit.get_xml_text_value(bare)
-                if not "".join(bare.itertext()).strip().startswith(("@", "?")):  # names of other messages
-                    is_plain = has_modes and mode == unit.TARGET_MARKUP_XML and not len(bare)  # is not parsed as XML
-                    markup = unit.TARGET_MARKUP_PLAIN if is_plain else mode
-                    yield Message(
-                        text, text, partial(_replace_in_android, unit, markup, element), len(bare) > 0, element
-                    )
+        for element in [entry] if entry.tag in ("string", "item") else entry.iterchildren("item"):
+            bare = deepcopy(element)
+            etree.strip_tags(bare, *COMMENTS)
+            text = unit.get_xml_text_value(bare)
+            if not "".join(bare.itertext()).strip().startswith(("@", "?")):  # names of other messages
+                is_plain = has_modes and mode == unit.TARGET_MARKUP_XML and not len(bare)  # is not parsed as XML
+                write = partial(_replace_in_android, unit, unit.TARGET_MARKUP_PLAIN if is_plain else mode, element)
+                yield Message(text, text, write, len(bare) > 0, element)
 
 
 def _replace_in_android(unit: Any, markup: str, element: Any, text: str) -> Any:
