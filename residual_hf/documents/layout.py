@@ -140,8 +140,8 @@ def _restored(block: list[Any], contents: list[Any]) -> Block:
             if isinstance(last, str) and last.endswith(" "):
                 found[-1] = last[:-1]
             elif isinstance(following, str):
-                pending[place + 1] = following = following.removeprefix(" ")
-                if following == "":
+                pending[place + 1] = following.removeprefix(" ")
+                if following == " ":
                     following = pending[place + 2] if place + 2 < len(pending) else None
         found += _trimmed(value, is_first=not any(found), following=following)
     return merged(found)

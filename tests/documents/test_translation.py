@@ -104,6 +104,7 @@ def test_an_interrupted_document_is_continued(tmp_path, monkeypatch, caplog):
     [
         (["see ", Inline("i"), " now"], ["see", Inline(0), " now"], [Inline(0), "NOW SEE"], [Inline("i"), " NOW SEE"]),
         (["see ", Inline("i"), " now"], ["see", Inline(0), " now"], ["NOW", Inline(0)], ["NOW ", Inline("i")]),
+        (["a ", Inline("i"), " (b)"], ["a", Inline(0), " (b)"], ["A", Inline(0), " (B)"], ["A ", Inline("i"), " (B)"]),
         ([Inline("ref"), " a"], [Inline(0), "a"], [Inline(0), "A"], [Inline("ref"), " A"]),
         (["a", Inline("b", ["c"])], ["a", Inline(0, ["c"])], [Inline(0, ["C"]), "A"], [Inline("b", ["C"]), "A"]),
     ],
