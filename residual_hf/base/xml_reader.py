@@ -146,6 +146,11 @@ def local_name(element: Any) -> str:
     return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
 
 
+def attribute(element: Any, name: str, default: str = "") -> str:
+    """The value of an attribute whose name without its namespace this is."""
+    return next((value for key, value in element.attrib.items() if key.rpartition("}")[2] == name), default)
+
+
 def _refuse_entities(element: Any, where: str) -> None:
     dtd = element.getroottree().docinfo.internalDTD
     defined = None if dtd is None else next(dtd.iterentities(), None)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from residual_hf.base.xml_reader import etree, local_name
+from residual_hf.base.xml_reader import attribute, etree, local_name
 from residual_hf.generation.markup import Block, Inline
 
 from .literal_text import spelled
@@ -130,13 +130,13 @@ def _with_spans(block: Block, spans: Mapping[str, str]) -> Block:
 
 def _identifier(element: Any) -> str:
     """The identifier that the elements at the start and at the end of a span share."""
-    own = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
-    return next((own[key] for key in ("startRef", "rid", "name", "change-id", "id") if own.get(key)), "")
+    found = (attribute(element, name) for name in ("startRef", "rid", "name", "change-id", "id"))
+    return next(filter(None, found), "")
 
 
 def _count(spaces: Any) -> int:
     """How many spaces an element of OpenDocument stands for, of at most 1,000."""
-    count = next((value for key, value in spaces.attrib.items() if key.endswith("}c")), "1")
+    count = attribute(spaces, "c", "1")
     return min(int(count), 1000) if count.isdecimal() and len(count) < 9 else 1
 
 

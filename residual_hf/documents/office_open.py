@@ -8,7 +8,7 @@ from itertools import chain, compress
 from operator import not_
 from typing import Any, NamedTuple
 
-from residual_hf.base.xml_reader import XML_SPACE, etree, local_name
+from residual_hf.base.xml_reader import XML_SPACE, attribute, etree, local_name
 from residual_hf.generation.html_text import DEEPEST
 from residual_hf.generation.markup import Block, Inline, plain_text
 
@@ -128,7 +128,7 @@ class Paragraph:
             name = local_name(child)
             if name == "r":
                 yield from self._run(child)
-            elif name in WRAPPERS or name == "fldSimple" and _code(child).startswith("HYPERLINK"):
+            elif name in WRAPPERS or name == "fldSimple" and attribute(child, "instr").strip().startswith("HYPERLINK"):
                 yield from self._wrapper(Atom(START, child))
             elif name not in (*PROPERTIES, *DROPPED):
                 kind = BREAK if name in BREAKS else FROM if name.endswith("Start") else EMPTY
@@ -151,7 +151,7 @@ class Paragraph:
                 kind, child = TEXT, etree.Element(child.tag)
                 child.text = "\u2011"
             if name == "fldChar":
-                kind = next((value for key, value in child.attrib.items() if key.endswith("fldCharType")), EMPTY)
+                kind = attribute(child, "fldCharType", EMPTY)
             shell = etree.Element(run.tag, run.attrib, run.nsmap)
             if properties is not None:
                 shell.append(copy.deepcopy(properties))
@@ -279,10 +279,6 @@ def _inside(wrapper: Any) -> Any:
     return wrapper if found is None else found
 
 
-def _code(field: Any) -> str:
-    return next((value.strip() for key, value in field.attrib.items() if key.endswith("instr")), "")
-
-
 def _partners(atoms: Sequence[Atom]) -> dict[int, int]:
     """Ends of wrappers, fields and ranges, by their starts.
 
@@ -310,8 +306,7 @@ def _partners(atoms: Sequence[Atom]) -> dict[int, int]:
 
 def _range(element: Any) -> tuple[str, str]:
     """The key that the start and the end of a range, such as a bookmark, share."""
-    number = next((value for key, value in element.attrib.items() if key.endswith("}id")), "")
-    return local_name(element).removesuffix("Start").removesuffix("End"), number
+    return local_name(element).removesuffix("Start").removesuffix("End"), attribute(element, "id")
 
 
 def _outermost(atoms: Sequence[Atom]) -> Iterator[Atom]:
