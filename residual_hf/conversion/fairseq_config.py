@@ -65,7 +65,7 @@ def _translation_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor
         **_size(settings, weights, "encoder"),
         **_size(settings, weights, "decoder"),
         **_embeddings(settings, tables, weights),
-        **_common(settings),
+        **_common(settings, *tables),
         "source_lang": settings["source_lang"],
         "target_lang": settings["target_lang"],
         **_modes(settings),
@@ -76,15 +76,13 @@ def _language_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) 
     """The fields of a `transformer_lm`, a decoder without cross-attention."""
     mode, options = _mode("decoder", settings)
     without_norm = bool(settings["no_decoder_final_norm"]) and mode in ("pre_ln", "normformer")
-    kind = "learned" if settings["decoder_learned_pos"] else "sinusoidal"
     return {
         "is_decoder_only": True,
         "d_model": settings["decoder_embed_dim"],
         **_size(settings, weights, "decoder"),
-        **_common(settings),
+        **_common(settings, "decoder"),
         **_vocabulary(settings, weights),
         "encoder_layerdrop": 0.0,
-        "position_embedding_type": "none" if settings["no_token_positional_embeddings"] else kind,
         "max_position_embeddings": settings["max_target_positions"]
         or settings["tokens_per_sample"]
         or DEFAULT_POSITIONS,
@@ -168,27 +166,25 @@ def _embeddings(
     output = weights.get("decoder.output_projection.weight", weights.get("decoder.embed_out"))
     if tied and output is not None and not output.equal(tables["decoder"]):
         raise InputError("share_decoder_input_output_embed: True in the checkpoint, but the output matrix differs")
-
-    learned = any(settings[f"{stack}_learned_pos"] for stack in tables)
-    kind = "learned" if learned else "sinusoidal"
     return {
         "share_encoder_decoder_embeddings": shared,
         "tie_word_embeddings": tied,
-        "position_embedding_type": "none" if settings["no_token_positional_embeddings"] else kind,
         "max_position_embeddings": max(settings[f"max_{side}_positions"] or DEFAULT_POSITIONS for side in SIDES),
     }
 
 
-def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of translation and language models: rates, activation function and scale of the embeddings."""
+def _common(settings: Mapping[str, Any], *stacks: str) -> dict[str, Any]:
+    """Fields of translation and language models: rates, activation function, embeddings and their positions."""
     names = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
     rates = {name: settings[name] for name in names}
     rates["activation_dropout"] = rates["activation_dropout"] or settings["relu_dropout"] or 0.0
+    positions = "learned" if any(settings[f"{stack}_learned_pos"] for stack in stacks) else "sinusoidal"
     return {
         **rates,
         "activation_function": ACTIVATIONS[settings["activation_fn"]],
         "scale_embedding": not settings["no_scale_embedding"],
         "embedding_norm": bool(settings["layernorm_embedding"]),
+        "position_embedding_type": "none" if settings["no_token_positional_embeddings"] else positions,
     }
 
 
