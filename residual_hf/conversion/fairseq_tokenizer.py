@@ -63,14 +63,8 @@ def fairseq_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """The tokenizer of a fairseq model. It produces the ids of fairseq, with `</s>` at the end.
 
-    It has one vocabulary if the dictionaries are equal, and is a `ResidualTokenizer` with two otherwise. Without
-    `bpe_codes` and `sentencepiece`, input must already be segmented.
-
-    Args:
-        source_dict, target_dict: fairseq's `dict.xx.txt` files.
-        bpe_codes: codes of subword-nmt or fastBPE, for both languages.
-        sentencepiece: a `.model` file, for both languages.
-        source_rules, target_rules: Moses normalization and tokenization before the BPE. Requires `bpe_codes`.
+    It has one vocabulary if the dictionaries are equal, and is a `ResidualTokenizer` with two otherwise. The files are
+    those of `convert_fairseq_checkpoint`; `source_rules` and `target_rules`, of Moses, require `bpe_codes`.
     """
     if bpe_codes is not None and sentencepiece is not None:
         raise InputError("bpe_codes, sentencepiece: both given, must be one of them")
