@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from transformers import Seq2SeqTrainingArguments
 
 from residual_hf.base.errors import InputSettings
+from residual_hf.base.processes import this_process
 from residual_hf.data.batching import BATCH_ORDERS
 from residual_hf.evaluation.scorer import FIGURES
 from residual_hf.evaluation.sentence_metrics import ERROR_RATES, ROUGE
@@ -252,12 +254,8 @@ class TrainingSettings(ScheduleSettings):
             here = ", ".join(installed) or "none"
             self.require(not missing, "report_to", f"installed trackers, here: {here}{advice}; [] for none")
 
-    def to_arguments(self, output_dir: str, **further: Any) -> Any:
+    def to_arguments(self, output_dir: str, **further: Any) -> Seq2SeqTrainingArguments:
         """The `Seq2SeqTrainingArguments` of this run."""
-        from transformers import Seq2SeqTrainingArguments
-
-        from residual_hf.base.processes import this_process
-
         on_cpu = this_process().device.type == "cpu"  # also with a Mac's GPU, in one of several processes
         return Seq2SeqTrainingArguments(
             output_dir=output_dir,
