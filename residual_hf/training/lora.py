@@ -56,8 +56,7 @@ def matching(pattern: str, names: Iterable[str], field: str) -> list[str]:
 @contextmanager
 def merged(model: nn.Module) -> Iterator[None]:
     """Context in which layers with adapters are linear layers with the same function, up to rounding."""
-    adapted = _adapted(model)
-    merge(model)
+    adapted = merge(model)
     try:
         yield
     finally:
@@ -66,17 +65,15 @@ def merged(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def merge(model: nn.Module) -> None:
-    """Replace layers with adapters by linear layers with the same function, up to rounding."""
-    for name, layer in _adapted(model).items():
+def merge(model: nn.Module) -> dict[str, Any]:
+    """Replace layers with adapters by linear layers with the same function, up to rounding; returns the former."""
+    adapted = {name: part for name, part in model.named_modules() if hasattr(part, "get_delta_weight")}
+    for name, layer in adapted.items():
         plain = copy.copy(layer.get_base_layer())
         weight = plain.weight + layer.get_delta_weight(ADAPTER)
         plain._parameters = plain._parameters | {"weight": nn.Parameter(weight, requires_grad=False)}
         model.set_submodule(name, plain)
-
-
-def _adapted(model: nn.Module) -> dict[str, Any]:
-    return {name: part for name, part in model.named_modules() if hasattr(part, "get_delta_weight")}
+    return adapted
 
 
 def save_trained(model: nn.Module, checkpoint: Path) -> None:
