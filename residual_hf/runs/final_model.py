@@ -86,17 +86,17 @@ def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> int | N
 
     Returns the number of checkpoints in the average.
     """
-    model, settings, averaged = trainer.gather_model(), trainer.settings, None
+    model, settings = trainer.gather_model(), trainer.settings
     if trainer.ema is not None:
         trainer.ema.apply()
         trainer.ema = None
     merge(model)
-    if settings.average:
-        of, metric = settings.average_of, settings.metric
-        chosen = choose_checkpoints(checkpoints, settings.average, of=of, metric=metric, fewer=True)
-        load_average(model, chosen)
-        averaged = len(chosen)
-    return averaged
+    if not settings.average:
+        return None
+    of, metric = settings.average_of, settings.metric
+    chosen = choose_checkpoints(checkpoints, settings.average, of=of, metric=metric, fewer=True)
+    load_average(model, chosen)
+    return len(chosen)
 
 
 def training_shortlist(recipe: Recipe, data: PreparedData, config: ResidualConfig) -> Shortlist:

@@ -255,7 +255,6 @@ class InterruptCallback(TrainerCallback):
             )
         if self.interrupted or out_of_time:
             self.out_of_time = not self.interrupted and state.global_step < state.max_steps
-            control.should_save = True
             if self.out_of_time:
                 control.should_evaluate = True
-            control.should_training_stop = True
+            control.should_save = control.should_training_stop = True

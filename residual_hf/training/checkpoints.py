@@ -96,8 +96,8 @@ def updates_from_best(checkpoints: Sequence[Path], metric: str) -> list[int]:
 
 def best_checkpoints(checkpoints: Sequence[Path], metric: str) -> list[Path]:
     """The evaluated checkpoints from best to worst by `metric`."""
-    ranks = {step: rank for rank, step in enumerate(updates_from_best(checkpoints, metric))}
-    return sorted((c for c in checkpoints if number_of(c) in ranks), key=lambda c: ranks[number_of(c)])
+    kept = {number_of(checkpoint): checkpoint for checkpoint in checkpoints}
+    return [kept[update] for update in updates_from_best(checkpoints, metric) if update in kept]
 
 
 def check_intact(checkpoint: Path) -> None:
