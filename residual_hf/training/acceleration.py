@@ -9,7 +9,7 @@ fp32.
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -50,22 +50,16 @@ def accelerated(model: Any, precision: str = "fp32") -> Iterator[None]:
     if library() is None or not on_cpu:
         yield
         return
-    registered, attentions = [], []
-    for module in model.modules():
-        name = "criterion_products" if isinstance(module, ResidualLanguageModel) else "kernel"
-        if name not in vars(module) and (kernel := kernel_of(module, bf16)):
-            setattr(module, name, kernel)
-            registered.append((module, name))
-        if isinstance(module, ResidualPreTrainedModel) and module.config._attn_implementation == "sdpa":
-            module.config._attn_implementation = ATTENTION
-            attentions.append(module.config)
-    try:
+    with ExitStack() as restored:
+        for module in model.modules():
+            name = "criterion_products" if isinstance(module, ResidualLanguageModel) else "kernel"
+            if name not in vars(module) and (kernel := kernel_of(module, bf16)):
+                setattr(module, name, kernel)
+                restored.callback(delattr, module, name)
+            if isinstance(module, ResidualPreTrainedModel) and module.config._attn_implementation == "sdpa":
+                module.config._attn_implementation = ATTENTION
+                restored.callback(setattr, module.config, "_attn_implementation", "sdpa")
         yield
-    finally:
-        for module, name in registered:
-            delattr(module, name)
-        for config in attentions:
-            config._attn_implementation = "sdpa"
 
 
 def kernel_of(module: nn.Module, bf16: bool) -> Kernel | None:
