@@ -85,8 +85,7 @@ def distill(
     replace(recipe, model={**recipe.model, **layers}).build_config()  # refuses layers
     check_files(recipe.data.train)
     splits = ("valid", "test") if recipe.data.bidirectional else ()
-    held_out = {split: [read_parallel(spec) for spec in getattr(recipe.data, split) or ()] for split in splits}
-    segmented = recipe.tokenizer.kind == "pretokenized"
+    held_out = {split: [(each, read_parallel(each)) for each in getattr(recipe.data, split) or ()] for split in splits}
     values, load_teacher = recipe.as_dict(), cache(partial(with_subwords, load_teacher))
     text = [list(describe_corpus(spec).sha256.values()) for spec in recipe.data.train]
     made_with = {**settings.declared, **(made_with or {}), "closest": closest, "data": values["data"], "text": text}
@@ -103,19 +102,17 @@ def distill(
     corpora = [plain(spec) for spec in recipe.data.train if spec.tag is not None]
     for number, pairs in enumerate(training_text(recipe), start=1):
         source, target = (folder / f"train{number}.{side}" for side in ("source", "target"))
-        languages = {"source_lang": pairs.source_lang, "target_lang": pairs.target_lang}
+        languages = pairs.languages
         if not target.exists():
-            own = settings
-            if several:
-                own = replace(settings, source_lang=pairs.source_lang, target_lang=pairs.target_lang)
-            tokenize = recipe.evaluation.tokenizer_for(pairs.target_lang) if closest else None
+            own = replace(settings, **languages) if several else settings
+            tokenize = recipe.evaluation.tokenizer_for(languages["target_lang"]) if closest else None
             write_targets(pairs, load_teacher, source, target, own, tokenize)
         weight = pairs.spec.weight and pairs.spec.weight / (1 + both)  # that of one direction
         corpora.append({"source": str(source), "target": str(target), "weight": weight, **languages})
     values["data"] |= {"train": corpora, "bidirectional": False}
     for split, read in held_out.items():
         both_ways = []
-        for number, (spec, corpus) in enumerate(zip(getattr(recipe.data, split) or (), read, strict=True), start=1):
+        for number, (spec, corpus) in enumerate(read, start=1):
             both_ways += [plain(spec), write_reverse(corpus, folder / f"{split}{number}")]
         values["data"][split] = both_ways or None
     if cleaning := values["data"]["cleaning"]:
@@ -127,7 +124,7 @@ def distill(
         values["training"] |= {"metric": "bleu", "eval_bleu": True}
     values["model"] |= layers
     values["output_dir"] = str(folder / "student")
-    if tokenizer is not None and not segmented:
+    if tokenizer is not None and recipe.tokenizer.kind != "pretokenized":
         try:
             given_tokenizer(tokenizer, recipe.tokenizer.kind, recipe.data)
             values["tokenizer"] |= {"path": str(tokenizer)}
@@ -155,12 +152,9 @@ class TrainingText:
     is_reversed: bool
 
     @property
-    def source_lang(self) -> str | None:
-        return self.spec.target_lang if self.is_reversed else self.spec.source_lang
-
-    @property
-    def target_lang(self) -> str | None:
-        return self.spec.source_lang if self.is_reversed else self.spec.target_lang
+    def languages(self) -> dict[str, Any]:
+        pair = self.spec.source_lang, self.spec.target_lang
+        return dict(zip(("source_lang", "target_lang"), pair[::-1] if self.is_reversed else pair, strict=True))
 
     def __iter__(self) -> Iterator[Pair]:
         for pair in cleaned_pairs(self.spec, self.data.cleaning, streaming=self.data.stream):
