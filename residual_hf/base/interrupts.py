@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -13,14 +13,12 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 def signals_handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
     """Context in which Ctrl-C, SIGTERM and SIGHUP call `handler`. A signal that the process ignores stays ignored."""
     numbers = SIGNALS if threading.current_thread() is threading.main_thread() else ()
-    before = {number: former for number in numbers if (former := signal.getsignal(number)) is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, handler)
-    try:
+    with ExitStack() as restored:
+        for number in numbers:
+            if (former := signal.getsignal(number)) is not signal.SIG_IGN:
+                signal.signal(number, handler)
+                restored.callback(signal.signal, number, former)
         yield
-    finally:
-        for number, former in before.items():
-            signal.signal(number, former)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Weights sharded over processes, by FSDP2 or by ZeRO-3 of DeepSpeed: training, gathering and saving them."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +56,11 @@ def embeddings_in_root_group(model: Any) -> Iterator[None]:
     In separate groups, they would be gathered only when their modules are called. But the loss reads the output
     projection without calling it, and tied weights can be in one group only.
     """
-    names = ("get_input_embeddings", "get_output_embeddings")
-    for name in names:
-        setattr(model, name, lambda: None)
-    try:
+    with ExitStack() as restored:
+        for name in ("get_input_embeddings", "get_output_embeddings"):
+            setattr(model, name, lambda: None)
+            restored.callback(delattr, model, name)
         yield
-    finally:
-        for name in names:
-            delattr(model, name)
 
 
 def is_sharded(model: Any) -> bool:
