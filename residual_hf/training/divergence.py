@@ -30,16 +30,7 @@ class DivergenceGuard(TrainerCallback):
     def __init__(self, factor: float = 0.0):
         self.factor = factor
 
-    def on_log(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        logs: dict[str, float] | None = None,
-        model: Any = None,
-        train_dataloader: Any = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, model: Any = None, **kwargs: Any) -> None:
         if not logs or logs.keys().isdisjoint(("loss", "eval_loss")):
             return
         if args.fp16:  # a plain `Trainer` does not log the loss scale
@@ -47,7 +38,8 @@ class DivergenceGuard(TrainerCallback):
         reason = self.reason(logs, state.log_history[:-1])
         if reason is None:
             return
-        batch = None if train_dataloader is None else next(iter(train_dataloader))
+        batches = kwargs.get("train_dataloader")  # None before training
+        batch = None if batches is None else next(iter(batches))
         dtype = torch.float16 if args.fp16 else torch.bfloat16
         with torch.autocast(model.device.type, dtype, enabled=args.fp16 or args.bf16):
             where = first_not_finite(model, batch)
