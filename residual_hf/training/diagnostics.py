@@ -149,12 +149,10 @@ class DiagnosticsCallback(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.update = _Update(state.global_step + 1, random_states=random_states())
-        for hook in (
-            # before that of R-Drop and SimCut, which doubles the batch
-            self.model.register_forward_pre_hook(self._before_forward, prepend=True, with_kwargs=True),
-            self.model.register_forward_hook(self._after_forward),
-        ):
-            self.hooks.enter_context(hook)
+        # before that of R-Drop and SimCut, which doubles the batch
+        before = self.model.register_forward_pre_hook(self._before_forward, prepend=True, with_kwargs=True)
+        self.hooks.enter_context(before)
+        self.hooks.enter_context(self.model.register_forward_hook(self._after_forward))
         if self.update.step == 1 or self.update.step % self.every == 0:
             self.statistics = SiteStatistics(self.model)
             self.hooks.enter_context(watch(self.model, forward=self.statistics.add))
@@ -315,9 +313,8 @@ class DiagnosticsCallback(TrainerCallback):
             self.figures[name] = max(score, self.figures.get(name, -math.inf))
         if max(loss_score, total_score) <= THRESHOLD:
             return None
-        is_new = step - self.last_spike > QUIET
-        self.last_spike = step
-        if not is_new:
+        last, self.last_spike = self.last_spike, step
+        if step - last <= QUIET:
             return None
         first = None
         if (found := first_mover(np.array(self.gradients))) is not None:
