@@ -78,8 +78,7 @@ def save_checkpoint(
             f"model: {type(model).__name__} given, must be one of {', '.join(SAVED)}; merge an adapter first "
             "(merge_and_unload)"
         )
-    of_text = getattr(tokenizer, "tokenizer", tokenizer)
-    checks.check_vocabulary_size(of_text, model.config, "tokenizer")
+    checks.check_vocabulary_size(getattr(tokenizer, "tokenizer", tokenizer), model.config, "tokenizer")
     check_output_folder(folder, overwrite=overwrite, holds=WEIGHT_FILES, field="folder", options="overwrite=True")
     with atomic_folder(folder) as new:
         model.save_pretrained(new)

@@ -199,8 +199,7 @@ def run_serve(options: argparse.Namespace) -> None:
     with requires("serve"):
         from residual_hf.serving.app import serve
 
-    settings = given_fields(ServerSettings, options)
-    serve(partial(load_languages, options), settings)
+    serve(partial(load_languages, options), given_fields(ServerSettings, options))
 
 
 def load_languages(options: argparse.Namespace) -> Any:

@@ -73,8 +73,7 @@ class Scorer:
 
     def figures(self, hypotheses: Sequence[str]) -> dict[str, float]:
         """The values of `FIGURES` and of fast metrics such as ROUGE, by name."""
-        scores = self._compute(hypotheses, ("bleu", "chrf"))
-        figures = {name: score["value"] for name, score in scores.items()}
+        figures = {name: score["value"] for name, score in self._compute(hypotheses, ("bleu", "chrf")).items()}
         if self.pretokenized:
             figures["tokenized_bleu"] = tokenized_bleu(hypotheses, self.corpus.targets, self.lowercase).value
         for name, metric in self.metrics.items():

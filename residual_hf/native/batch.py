@@ -29,8 +29,7 @@ class Sentences:
         starts = lengths.cumsum(dtype=np.int32) - lengths
         self.longest = max(int(lengths.max()), 1)
         self.lengths = torch.from_numpy(lengths)
-        entries = starts[:, None] + np.arange(self.longest, dtype=np.int32)  # (sentences, longest)
-        self.entries = torch.from_numpy(entries)
+        self.entries = torch.from_numpy(starts[:, None] + np.arange(self.longest, dtype=np.int32))
         self.sentence_of_token = torch.from_numpy(np.arange(len(lengths), dtype=np.int32).repeat(lengths))
         self.places = torch.from_numpy(is_real.reshape(-1).nonzero()[0])
 
@@ -50,8 +49,7 @@ class Sentences:
 
     def causal_table(self) -> Table:
         """Each token attends to itself and to the tokens before it: a part of one list, that counts down."""
-        total = len(self.sentence_of_token)
-        place = torch.arange(total, dtype=torch.int32)
+        place = torch.arange(len(self.sentence_of_token), dtype=torch.int32)
         starts = (self.lengths.cumsum(0) - self.lengths)[self.sentence_of_token]
         self.reversed = place.flip(0).contiguous(), (place - starts + 1).flip(0).to(torch.int32).contiguous()
         return Table(self.reversed[0].data_ptr(), 1, self.reversed[0].data_ptr(), self.reversed[1].data_ptr())

@@ -53,8 +53,7 @@ class DecoderState(Decoder):
         self.ancestors = np.zeros((count, max_length), np.int32)
         self.lengths = np.zeros(count, np.int32)  # ancestors of each row
         self.entries = 0  # of the cache that are in use
-        empty = torch.empty(0, 2 * self.stack.attention_width, dtype=decoder.dtype)
-        self.self_cache = [empty] * self.stack.layers
+        self.self_cache = [torch.empty(0, 2 * self.stack.attention_width, dtype=decoder.dtype)] * self.stack.layers
         if read is not None:
             self.self_cache, self.entries = read, len(read[0])
             self.lengths = sentences.lengths.numpy().copy()

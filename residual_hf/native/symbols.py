@@ -255,8 +255,7 @@ def unflatten(values: Symbol, dim: int, sizes: Sequence[int]) -> Symbol:
 def split(values: Symbol, sizes: int | Sequence[int], dim: int = 0) -> list[Symbol]:
     axis = values.axis(dim)
     ends = range(0, values.cells.shape[axis], sizes) if isinstance(sizes, int) else np.cumsum([0, *sizes[:-1]])
-    parts = np.split(values.cells, ends[1:], axis)
-    return [Symbol(part, values.is_vector) for part in parts]
+    return [Symbol(part, values.is_vector) for part in np.split(values.cells, ends[1:], axis)]
 
 
 def join(function: Callable[..., Array], values: Sequence[Symbol], dim: int = 0) -> Symbol:

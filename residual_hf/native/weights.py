@@ -122,8 +122,7 @@ class Packer:
         packed = Linear(ENUMS["Type"].index(self.dtype), inputs, outputs)
         packed.bias, packed.scales, packed.offsets = (self.address(values) for values in rows[1:])
         words = rows.weight.contiguous().view(torch.int32)  # of one to four inputs
-        panels = words.view(-1, self.panel_width, words.shape[1])
-        packed.weights = self.address(copy(panels.transpose(1, 2)))
+        packed.weights = self.address(copy(words.view(-1, self.panel_width, words.shape[1]).transpose(1, 2)))
         return packed
 
     def attention_inputs(self, maps: list[nn.Linear], heads: int) -> Linear:

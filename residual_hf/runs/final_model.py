@@ -104,8 +104,7 @@ def training_shortlist(recipe: Recipe, data: PreparedData, config: ResidualConfi
     corpus, tokenizer = data.encoded.get("train"), data.tokenizer
     if corpus is None:
         longest, seed = config.max_position_embeddings, recipe.training.seed
-        pairs = list(first_pairs(recipe.data, seed))
-        corpus = encode_training(pairs, recipe.data, tokenizer, longest, seed=seed)
+        corpus = encode_training(list(first_pairs(recipe.data, seed)), recipe.data, tokenizer, longest, seed=seed)
     special = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
     always = [number for number in sorted(special) if number < config.decoder_vocab_size]
     logger.info("building the shortlist")

@@ -101,8 +101,7 @@ def propose(name: str, languages: tuple[str, str], data: DataSettings, sample: P
     lora = 16 * total > memory() / 2  # bytes of weights, gradients and the two moments of Adam, in fp32
     most_is_tables = tokenizer is not None and 2 * sum(tables.values()) > total
     lr = 1e-3 if config.d_model < 512 else 5e-4 if config.d_model < 1024 else 1e-4
-    tags = language_tags(start.tokenizer)
-    known = [config.target_lang] if config.target_lang else [*tags] or [languages[1]]
+    known = [config.target_lang] if config.target_lang else [*language_tags(start.tokenizer)] or [languages[1]]
     if tokenizer is not None and variants(languages[1], known):
         lr /= 5
     freeze = ("*embed_tokens*",) if most_is_tables and not lora and adds_codes(tokenizer) else ()

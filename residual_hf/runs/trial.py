@@ -90,8 +90,7 @@ def tokens_that_fit(
         properties = getattr(torch.get_device_module(device), "get_device_properties", None)
         if properties is None:
             raise InputError(f"training.max_tokens: auto, but the memory of {device} is unknown, must be a number")
-        total = properties(device).total_memory
-        reserved = int((2 + copies) * trained + RESERVE * total)
+        reserved = int((2 + copies) * trained + RESERVE * properties(device).total_memory)
 
         def is_full(tokens: int) -> bool:
             try:
