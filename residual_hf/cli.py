@@ -149,7 +149,6 @@ def script_parser(
 
 
 def declare(parser: argparse.ArgumentParser, verb: Verb) -> None:
-    """Add the options of a verb."""
     parser.register("type", Path, expanded)  # shells leave the `~` in `--output-dir=~/run`
     parser.set_defaults(run=verb.run, loads=verb.loads, imports=[], program=parser.prog)
     verb.add_options(parser)

@@ -39,7 +39,6 @@ def declared(structure: str) -> Iterator[tuple[str, str, int, int | None]]:
 
 
 def fields_of(structure: str) -> list[tuple[str, Any]]:
-    """The fields of a structure with their types."""
     found = ((name, ctype(kind, stars), length) for name, kind, stars, length in declared(structure))
     return [(name, own if length is None else own * length) for name, own, length in found]
 

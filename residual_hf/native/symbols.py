@@ -160,7 +160,6 @@ def linear(values: Symbol, weight: Tensor, bias: Tensor | None = None) -> Symbol
 
 
 def total(values: Symbol, dim: int, keepdim: bool = False) -> Symbol:
-    """The sum over the values of vectors."""
     if not values.is_vector or dim != -1:
         raise NoKernel("a sum over another dimension than d_model")
     numbers = function("number", values.map(Cell.sum, is_vector=False))

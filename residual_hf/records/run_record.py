@@ -99,7 +99,6 @@ class RunRecord(InputSettings):
 
     @classmethod
     def update(cls, folder: Path, **fields: Any) -> None:
-        """Set fields of the record of a run folder."""
         write_json(folder / RECORD, asdict(replace(cls.read(folder), **fields)))
 
     @property

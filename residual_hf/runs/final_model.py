@@ -193,7 +193,6 @@ def record_end(
 
 
 def summary(metrics: dict[str, Any], folder: Path) -> str:
-    """A summary of a finished run in one line."""
     parts = [f"{metrics['updates']} updates in {metrics['minutes']:.1f} minutes"]
     for split in ("valid", "test"):
         figures = metrics.get(split, {})

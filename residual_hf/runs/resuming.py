@@ -183,7 +183,6 @@ def lacks_metrics(metrics: Mapping[str, Any], recipe: Recipe) -> bool:
 
 
 def tokenizer_hashes(folder: Path) -> dict[str, str]:
-    """The hash of each file of a run's tokenizer, by name."""
     return {path.name: file_hash(path) for path in sorted((folder / "tokenizer").glob("*")) if path.is_file()}
 
 

@@ -159,7 +159,6 @@ def judge(
 
 
 def smoothed(losses: Sequence[float], window: int) -> list[float]:
-    """Mean of the last `window` losses at each update."""
     return [sum(part) / len(part) for part in (losses[max(0, i - window + 1) : i + 1] for i in range(len(losses)))]
 
 

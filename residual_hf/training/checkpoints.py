@@ -45,7 +45,6 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def has_state(checkpoint: Path) -> bool:
-    """Whether the trainer's state of a checkpoint can be read."""
     try:
         return bool(read_state(checkpoint))
     except InputError:

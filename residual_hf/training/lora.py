@@ -77,7 +77,6 @@ def merge(model: nn.Module) -> dict[str, Any]:
 
 
 def save_trained(model: nn.Module, checkpoint: Path) -> None:
-    """Write what is trained of a model to a checkpoint."""
     with atomic_file(checkpoint / FILE) as path:
         save_file({name: tensor.detach().contiguous() for name, tensor in _trained(model).items()}, path)
 

@@ -220,7 +220,6 @@ def cell(value: float | None, pair: Comparison | None, is_other: bool) -> Cell |
 
 
 def best_of(name: str, column: Sequence[Cell | None]) -> float | None:
-    """The best score of several runs by a metric."""
     values = [cell.value for cell in column if cell is not None]
     better = min if name in LOWER_IS_BETTER else max
     return better(values) if len(values) > 1 else None
