@@ -69,4 +69,4 @@ def _figures(scores: Mapping[str, Any], signatures: dict[str, None]) -> Iterator
 def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if type(value) is int else str(value)
