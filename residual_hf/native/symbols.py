@@ -41,10 +41,7 @@ class Symbol:
         return axis
 
     def map(self, function: Callable[[Cell], Cell], is_vector: bool) -> "Symbol":
-        cells = np.empty(self.cells.shape, dtype=object)
-        for index in np.ndindex(cells.shape):
-            cells[index] = function(self.cells[index])
-        return Symbol(cells, is_vector)
+        return Symbol(np.frompyfunc(function, 1, 1)(self.cells, order="C"), is_vector)
 
 
 @dataclass(frozen=True)
