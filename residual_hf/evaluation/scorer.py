@@ -63,8 +63,29 @@ class Scorer:
         self._check()
 
     def _check(self) -> None:
-        """Raise `InputError` for a setting that cannot be used."""
+        """Raise `InputError` for a setting that cannot be used, and warn about references."""
         self.tokenizer = EvaluationSettings(tokenize=self.tokenize).tokenizer_for(self.corpus.target_lang)
+        self._warn_about_references()
+
+    def _warn_about_references(self) -> None:
+        """Warn if BLEU would take each sentence of the references for one word, or their subwords for words."""
+        name, sample = self.corpus.name, self.corpus.targets[:SAMPLE]
+        if any(join_subwords(line) != line for line in sample):
+            logger.warning(
+                f"{name}: the references are segmented (@@), but translations have complete words: join the subwords, "
+                "for example by sed -r 's/@@( |$)//g'"
+            )
+        if not is_normalized("NFC", "".join(sample)):
+            logger.warning(
+                f"{name}: the references have letters with accents or dots in a form other than NFC, which most "
+                "tokenizers write: metrics may count their words as wrong; normalize them, for example by uconv -x nfc"
+            )
+        unspaced = is_written_in(WITHOUT_SPACES, sample)
+        if unspaced and self.tokenizer in ("13a", "intl") and not self.pretokenized:
+            logger.warning(
+                f"{name}: BLEU with the tokenizer {self.tokenizer} has no meaning for references without spaces: set "
+                f"target_lang ({self.corpus.target_lang}), or tokenize to zh, ja-mecab or char"
+            )
 
     @cached_property
     def plain_references(self) -> Sequence[str]:
@@ -155,34 +176,10 @@ def make_scorers(
         languages = [f" {each.source_lang}-{each.target_lang}" if task.has_source_text else "" for each in corpora]
         names = numbered([corpus.name + pair for corpus, pair in zip(corpora, languages, strict=True)])
     kind = Scorer if task.has_source_text else TranscriptScorer
-    scorers = [
+    return [
         kind(corpus, pretokenized=pretokenized, name=name, **options)
         for corpus, name in zip(corpora, names, strict=True)
     ]
-    for scorer in scorers if task.has_source_text else ():
-        warn_about_references(scorer)
-    return scorers
-
-
-def warn_about_references(scorer: Scorer) -> None:
-    """Warn if BLEU would take each sentence of the references for one word, or their subwords for words."""
-    name, sample = scorer.corpus.name, scorer.corpus.targets[:SAMPLE]
-    if any(join_subwords(line) != line for line in sample):
-        logger.warning(
-            f"{name}: the references are segmented (@@), but translations have complete words: join the subwords, for "
-            "example by sed -r 's/@@( |$)//g'"
-        )
-    if not is_normalized("NFC", "".join(sample)):
-        logger.warning(
-            f"{name}: the references have letters with accents or dots in a form other than NFC, which most "
-            "tokenizers write: metrics may count their words as wrong; normalize them, for example by uconv -x nfc"
-        )
-    unspaced = is_written_in(WITHOUT_SPACES, sample)
-    if unspaced and scorer.tokenizer in ("13a", "intl") and not scorer.pretokenized:
-        logger.warning(
-            f"{name}: BLEU with the tokenizer {scorer.tokenizer} has no meaning for references without spaces: set "
-            f"target_lang ({scorer.corpus.target_lang}), or tokenize to zh, ja-mecab or char"
-        )
 
 
 def by_corpus(scorers: Sequence[Scorer], hypotheses: Sequence[str]) -> Iterator[tuple[Scorer, Sequence[str]]]:
