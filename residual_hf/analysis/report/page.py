@@ -41,27 +41,16 @@ CURVES = {
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A score: its value, 95% interval, and difference from the first run with its p-value."""
-
-    value: float
-    interval: tuple[float, float] | None = None
-    difference: float | None = None
-    p_value: float | None = None
-
-    @property
-    def significant(self) -> bool:
-        return self.p_value is not None and self.p_value < SIGNIFICANT
-
-
-@dataclass(frozen=True)
 class Scores:
-    """The scores of all runs on one corpus, and the best by metric; a row has None where a run has no such score."""
+    """The scores of all runs on one corpus with their comparisons with the first run, and the best by metric.
+
+    A row has None where a run has no such score or comparison.
+    """
 
     title: str
     metrics: list[str]
-    rows: list[list[Cell | None]]
-    best: list[float | None]
+    rows: list[list[tuple[float | None, Comparison | None]]]
+    best: dict[str, float | None]
 
 
 def write_report(folders: Sequence[str | Path], output: str | Path, *, overwrite: bool = False) -> Path:
@@ -90,6 +79,7 @@ def write_report(folders: Sequence[str | Path], output: str | Path, *, overwrite
             scores=score_sections(runs, names, notes),
             labels=LABELS | {"nll": "NLL", "ppl": "perplexity", "word_ppl": "perplexity per word"},
             lower_is_better=LOWER_IS_BETTER,
+            significant=SIGNIFICANT,
             maps=layer_maps([run.folder for run in runs]),
             samples=samples(runs),
             differing=differing,
@@ -156,15 +146,14 @@ def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) 
         for number, run in enumerate(runs):
             pairs = comparisons[number] if split == run.split else {}
             found = values.get(number, {})
-            rows.append([cell(found.get(name), pairs.get(name), number > 0) for name in metrics])
+            rows.append([(found.get(name), pairs.get(name)) for name in metrics])
         title = {"test": "Test set", "valid": "Validation set"}[split] + (f": {corpus}" if corpus != split else "")
         marked = []
         if len({text_of(runs[number], split) for number in figures}) == 1:
             marked = [name for name in metrics if one_signature(figures.values(), name)]
             if len({packing(runs[number]) for number in figures}) == 1:
                 marked += ["word_ppl", *(PER_TOKEN if one_vocabulary else ())]
-        columns = zip(metrics, zip(*rows, strict=True), strict=True)
-        best = [best_of(name, column) if name in marked else None for name, column in columns]
+        best = {name: best_of(name, values.values()) for name in metrics if name in marked}
         sections.append(Scores(public(title), metrics, rows, best))
     return sections
 
@@ -213,14 +202,8 @@ def plain_scores(figures: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-def cell(value: float | None, pair: Comparison | None, is_other: bool) -> Cell | None:
-    if value is None or pair is None:
-        return None if value is None else Cell(value)
-    return Cell(value, pair.b_interval, *((pair.b - pair.a, pair.p_value) if is_other else ()))
-
-
-def best_of(name: str, column: Sequence[Cell | None]) -> float | None:
-    values = [cell.value for cell in column if cell is not None]
+def best_of(name: str, scores: Iterable[Mapping[str, float]]) -> float | None:
+    values = [found[name] for found in scores if name in found]
     better = min if name in LOWER_IS_BETTER else max
     return better(values) if len(values) > 1 else None
 
