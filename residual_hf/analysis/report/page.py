@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +37,6 @@ CURVES = {
     "tokens_per_second": "Tokens per second",
 }
 """Titles of the charts by entry of `metrics.jsonl`."""
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The scores of all runs on one corpus with their comparisons with the first run, and the best by metric.
-
-    A row has None where a run has no such score or comparison.
-    """
-
-    title: str
-    metrics: list[str]
-    rows: list[list[tuple[float | None, Comparison | None]]]
-    best: dict[str, float | None]
 
 
 def write_report(folders: Sequence[str | Path], output: str | Path, *, overwrite: bool = False) -> Path:
@@ -129,8 +115,11 @@ def curves(runs: Sequence[Run]) -> list[str]:
     return [chart for chart in charts if chart]
 
 
-def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) -> list[Scores]:
-    """A table for each corpus, test sets first; the test set has intervals and significance."""
+def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) -> list[dict[str, Any]]:
+    """A table for each corpus, test sets first: a row for each run, and the best score by metric.
+
+    A row has, for each metric, the score and its comparison with the first run; None where there is none.
+    """
     comparisons = [comparison(run, runs[0], name, notes) for run, name in zip(runs, names, strict=True)]
     tables: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
     for number, run in enumerate(runs):
@@ -154,7 +143,7 @@ def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) 
             if len({packing(runs[number]) for number in figures}) == 1:
                 marked += ["word_ppl", *(PER_TOKEN if one_vocabulary else ())]
         best = {name: best_of(name, values.values()) for name in metrics if name in marked}
-        sections.append(Scores(public(title), metrics, rows, best))
+        sections.append({"title": public(title), "metrics": metrics, "rows": rows, "best": best})
     return sections
 
 
