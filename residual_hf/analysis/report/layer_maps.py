@@ -35,23 +35,17 @@ QUANTITIES = (
 )
 
 
-@dataclass(frozen=True)
-class LayerMaps:
-    """The maps of the run with this number, and its spikes as sentences."""
+def layer_maps(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """The runs that have diagnostics: the number of each, its maps, and its spikes as sentences.
 
-    run: int
-    charts: list[str]
-    alerts: list[str]
-
-
-def layer_maps(folders: Sequence[Path]) -> list[LayerMaps]:
-    """Maps of the runs that have diagnostics. All runs have the same colors, so that they can be compared."""
+    All runs have the same colors, so that they can be compared.
+    """
     files = {number: folder / FILE for number, folder in enumerate(folders)}
     lines = {number: undamaged_entries(file) for number, file in files.items() if file.is_file()}
-    maps = {}
+    maps: dict[int, dict[str, Any]] = {}
     for number, found in lines.items():
         alerts = [str(Alert(**line["alert"])) for line in found if "alert" in line]
-        maps[number] = LayerMaps(number, [], [f"{text[0].upper()}{text[1:]}." for text in alerts])
+        maps[number] = {"run": number, "charts": [], "alerts": [f"{text[0].upper()}{text[1:]}." for text in alerts]}
     for quantity in QUANTITIES:
         grids = {number: read_grids(found, quantity) for number, found in lines.items()}
         rows = [row for stacks in grids.values() for grid in stacks.values() for row in grid.values()]
@@ -60,8 +54,8 @@ def layer_maps(folders: Sequence[Path]) -> list[LayerMaps]:
             for stack, grid in stacks.items():
                 title = f"{stack.capitalize()}: {quantity.title}"
                 if chart := heat_map(title, grid, quantity.log, values):
-                    maps[number].charts.append(chart)
-    return [found for found in maps.values() if found.charts or found.alerts]
+                    maps[number]["charts"].append(chart)
+    return [found for found in maps.values() if found["charts"] or found["alerts"]]
 
 
 def read_grids(lines: Sequence[Mapping[str, Any]], quantity: Quantity) -> dict[str, Grid]:
