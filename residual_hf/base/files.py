@@ -72,7 +72,7 @@ def expanded(path: str | Path) -> Path:
 
 
 def check_output_file(
-    path: Path | None,
+    path: Path,
     *,
     overwrite: bool,
     inputs: Iterable[Path | str | None] = (),
@@ -84,8 +84,6 @@ def check_output_file(
     Its folder exists, is writable and has space. A file that exists is replaced only if `overwrite`, and if it is a
     regular file that is neither one of `inputs` nor in a folder of them.
     """
-    if path is None:
-        return
     exists, given = path.exists(), [Path(each) for each in inputs if each is not None]
     used = next((g for g in given if exists and g.exists() and (_contains(g, path) or path.samefile(g))), None)
     problems = {
