@@ -61,15 +61,8 @@ class Run:
                 raise InputError(f"{folder / 'metrics.json'}: damaged, {split} must be scores with a `value` each")
         if "kept" in cleaning:
             cleaning = {record.data.train[0].name: cleaning}
-        return cls(
-            folder=folder,
-            recipe=read_recipe(folder),
-            config=config,
-            metrics=metrics,
-            curve=undamaged_entries(folder / "metrics.jsonl"),
-            record=record,
-            cleaning=cleaning,
-        )
+        recipe, curve = read_recipe(folder), undamaged_entries(folder / "metrics.jsonl")
+        return cls(folder, recipe, config, metrics, curve, record, cleaning)
 
     @property
     def split(self) -> str:
