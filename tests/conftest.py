@@ -112,6 +112,18 @@ def model(tokenizer):
     return tiny_model(tokenizer)
 
 
+@pytest.fixture
+def refused(capsys):
+    """A function that checks that `residual-hf` refuses arguments with a message on standard error and code 2."""
+    from residual_hf.cli import main
+
+    def check(message, *arguments):
+        assert main([*map(str, arguments)]) == 2
+        assert message in capsys.readouterr().err
+
+    return check
+
+
 @pytest.fixture(scope="module")
 def small_generated_corpus():
     """The corpus of short trainings, of 300 pairs and 400 tokens."""

@@ -12,7 +12,6 @@ from transformers import AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGe
 
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import identity, load_checkpoint, save_checkpoint, validate_model_folder
-from residual_hf.cli import main
 from residual_hf.conversion.transformers_models import from_transformers
 from residual_hf.generation.translator import Translator
 from residual_hf.hub.push import push_run
@@ -149,7 +148,7 @@ def test_a_push_names_what_is_wrong(folder, case):
 
 
 @pytest.mark.parametrize("case", EVERYWHERE)
-def test_translate_names_what_is_wrong(folder, case, capsys):
+def test_translate_names_what_is_wrong(folder, case, refused):
     damage, message = EVERYWHERE[case]
     damage(folder)
     with pytest.raises(InputError, match=message) as raised:
@@ -157,8 +156,7 @@ def test_translate_names_what_is_wrong(folder, case, capsys):
     assert str(folder) in str(raised.value)
     (folder.parent / "in").write_text("zwei Katzen\n")
     arguments = ["--input", str(folder.parent / "in"), "--output", str(folder.parent / "out")]
-    assert main(["translate", str(folder), *arguments]) == 2
-    assert str(folder) in capsys.readouterr().err
+    refused(str(folder), "translate", folder, *arguments)
     assert sorted(path.name for path in folder.parent.iterdir()) == ["in", "model"]
 
 

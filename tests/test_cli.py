@@ -64,11 +64,11 @@ def files_of(folder, source, reference=None):
         (["train", "x.yml"], "no such file: x.yml"),
     ],
 )
-def test_a_missing_file_is_named_before_libraries_load(monkeypatch, tmp_path, capsys, arguments, message):
+def test_a_missing_file_is_named_before_libraries_load(monkeypatch, tmp_path, refused, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.en").touch()
     monkeypatch.setattr(training, "load_package", lambda: pytest.fail("loads PyTorch"))
-    assert main(arguments) == 2 and message in capsys.readouterr().err
+    refused(message, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_a_missing_file_is_named_before_libraries_load(monkeypatch, tmp_path, ca
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_init_checks_its_arguments_before_libraries_load(arguments, message, tmp_path, monkeypatch, capsys):
+def test_init_checks_its_arguments_before_libraries_load(arguments, message, tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     for name, text in {"text.en": "one\n", "text.de": "eins\n", "empty.en": "", "pairs.csv": "en,de\na,b\n"}.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter").touch()
     monkeypatch.setattr(training, "load_package", lambda: pytest.fail("loads PyTorch"))
-    assert main(["init", *arguments]) == 2 and message in capsys.readouterr().err
+    refused(message, "init", *arguments)
 
 
 def test_the_checks_of_init_need_no_pytorch(tmp_path):
@@ -138,7 +138,7 @@ def test_scores_are_a_line_and_a_table(capsys):
     assert json.loads(capsys.readouterr().out) == report
 
 
-def test_evaluate_scores_several_test_sets_and_writes_translations_and_their_time(model_folder, tmp_path, capsys):
+def test_evaluate_scores_several_test_sets_and_writes_translations(model_folder, tmp_path, capsys, refused):
     for name, lines in (("one", SENTENCES[:3]), ("two", SENTENCES[3:])):
         for language in ("de", "en"):
             (tmp_path / f"{name}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -149,7 +149,8 @@ def test_evaluate_scores_several_test_sets_and_writes_translations_and_their_tim
     ]
     scores = tmp_path / "scores"
     chosen = ["--output-dir", str(scores), "--baseline", str(model_folder), "--tokenize", "char", "--num-beams", "1"]
-    assert main(["evaluate", str(model_folder), *files, *chosen, "--json"]) == 0
+    evaluate = ["evaluate", str(model_folder), *files]
+    assert main([*evaluate, *chosen, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     one, two = printed["corpora"]["one"], printed["corpora"]["two"]
     assert set(one) == {"bleu", "chrf", "chrf++", "ter", "bleu_lowercase", "sentences", "seconds"}
@@ -161,14 +162,11 @@ def test_evaluate_scores_several_test_sets_and_writes_translations_and_their_tim
     record = json.loads((scores / "scores.json").read_text(encoding="utf-8"))
     assert record["scores"] == printed and record["decoding"]["num_beams"] == 1
     assert len(record["sha256"]) == 4
-    assert main(["evaluate", str(model_folder), *files, *chosen]) == 2
-    assert "--output-dir" in capsys.readouterr().err
+    refused("--output-dir", *evaluate, *chosen)
     assert main(["evaluate", str(model_folder), *files[:4], "--output-dir", str(scores), "--overwrite"]) == 0
     assert {path.name for path in scores.iterdir()} == {"scores.json", "one.translations.txt"}
-    assert main(["evaluate", str(model_folder), *files, "--baseline", str(tmp_path / "one.en")]) == 2
-    assert "must be a model if there are several test sets" in capsys.readouterr().err
-    assert main(["evaluate", str(model_folder), *files, "--source", str(tmp_path / "one.de")]) == 2
-    assert "--reference: 2 files given for 3 of --source" in capsys.readouterr().err
+    refused("must be a model if there are several test sets", *evaluate, "--baseline", tmp_path / "one.en")
+    refused("--reference: 2 files given for 3 of --source", *evaluate, "--source", tmp_path / "one.de")
 
 
 def test_evaluate_detokenizes_text_of_moses(model_folder, tmp_path, capsys):
@@ -181,7 +179,7 @@ def test_evaluate_detokenizes_text_of_moses(model_folder, tmp_path, capsys):
     assert scores["ter"]["baseline"] == 0
 
 
-def test_evaluate_compares_with_a_baseline_and_adds_metrics(model_folder, tmp_path, capsys):
+def test_evaluate_compares_with_a_baseline_and_adds_metrics(model_folder, tmp_path, capsys, refused):
     arguments = ["evaluate", str(model_folder), *files_of(tmp_path, "\n".join(SENTENCES) + "\n")]
     arguments += ["--metric", str(tmp_path / "exact.py")]
     (tmp_path / "short").write_text("one line\n")
@@ -192,10 +190,9 @@ def test_evaluate_compares_with_a_baseline_and_adds_metrics(model_folder, tmp_pa
     assert scores["bleu"]["baseline"] == pytest.approx(100)
     assert scores["bleu"]["p_value"] == 0.125  # the lowest of four sentences
     assert scores["metrics"] == {str(tmp_path / "exact.py"): {"exact": 0.0}}
-    assert main([*arguments, "--baseline", str(tmp_path / "short")]) == 2
-    assert f"--baseline: {tmp_path / 'short'}: 1 lines for {len(SENTENCES)} references" in capsys.readouterr().err
-    assert main([*arguments, "--metric", "not_there"]) == 2
-    assert "'not_there' cannot be loaded" in capsys.readouterr().err
+    message = f"--baseline: {tmp_path / 'short'}: 1 lines for {len(SENTENCES)} references"
+    refused(message, *arguments, "--baseline", tmp_path / "short")
+    refused("'not_there' cannot be loaded", *arguments, "--metric", "not_there")
 
 
 def without(folder, tmp_path, *names):
@@ -236,17 +233,15 @@ def without(folder, tmp_path, *names):
     ],
     ids=lambda value: None if callable(value) else value[:30],
 )
-def test_bad_input_is_named_and_exits_with_2(model_folder, tmp_path, monkeypatch, capsys, arguments, message):
+def test_bad_input_is_named_and_exits_with_2(model_folder, tmp_path, monkeypatch, refused, arguments, message):
     monkeypatch.setattr(sys, "stdin", stdin(b"zwei Katzen\n"))
-    assert main(arguments(model_folder, tmp_path)) == 2
-    assert message in capsys.readouterr().err
+    refused(message, *arguments(model_folder, tmp_path))
 
 
-def test_evaluate_names_the_sentences_that_were_too_long(model_folder, tmp_path, caplog, capsys):
+def test_evaluate_names_the_sentences_that_were_too_long(model_folder, tmp_path, caplog, refused):
     arguments = files_of(tmp_path, f"zwei\n{'Katzen ' * 70}\n", "zwei\ncats\n")
     short = ["--source", str(tmp_path / "reference"), "--reference", str(tmp_path / "reference")]
-    assert main(["evaluate", str(model_folder), *short, *arguments]) == 2
-    assert f"{tmp_path / 'source'}: line 2 has" in capsys.readouterr().err
+    refused(f"{tmp_path / 'source'}: line 2 has", "evaluate", model_folder, *short, *arguments)
     assert main(["evaluate", str(model_folder), *arguments, "--long", "truncate"]) == 0
     assert "truncated: 1 (line 2)" in caplog.text
 
@@ -418,14 +413,13 @@ def test_all_verbs_with_models_or_recipes_import_modes_of_a_user(tmp_path, monke
         assert ("--import" in capsys.readouterr().out) == (verb not in ("init", "quickstart", "convert")), verb
 
 
-def test_distill_refuses_a_glossary_for_several_target_languages(tmp_path, capsys):
+def test_distill_refuses_a_glossary_for_several_target_languages(tmp_path, refused):
     values = {"data": {"train": (text := {"source": "a", "target": "b"}), "valid": text, "bidirectional": True}}
     values["data"]["language_tags"] = "source"
     values |= {"source_lang": "de", "target_lang": "en", "output_dir": "o"}
     (tmp_path / "r.yaml").write_text(json.dumps(values))
     arguments = ["--recipe", str(tmp_path / "r.yaml"), "--output-dir", str(tmp_path / "out"), "--glossary", "g.tsv"]
-    assert main(["distill", "teacher", *arguments]) == 2
-    assert "--glossary: given for de and en, must be for one target language" in capsys.readouterr().err
+    refused("--glossary: given for de and en, must be for one target language", "distill", "teacher", *arguments)
 
 
 def test_train_does_not_overwrite_the_file_of_a_mode(tmp_path, monkeypatch, capsys):
@@ -458,11 +452,10 @@ def test_file_that_cannot_be_imported_is_named(name, text, message, tmp_path, ca
     assert sys.modules.get(name) is not None or name == "own_bad"
 
 
-def test_two_evaluations_do_not_share_a_folder(model_folder, tmp_path, capsys):
+def test_two_evaluations_do_not_share_a_folder(model_folder, tmp_path, refused):
     files = files_of(tmp_path, "a\n")
     with Lock(tmp_path / ".scores.lock", "scores"):
-        assert main(["evaluate", str(model_folder), *files, "--output-dir", str(tmp_path / "scores")]) == 2
-    assert "scores is in use by" in capsys.readouterr().err
+        refused("scores is in use by", "evaluate", model_folder, *files, "--output-dir", tmp_path / "scores")
 
 
 def test_a_worker_of_the_server_knows_the_modes_of_the_user(tmp_path, monkeypatch):

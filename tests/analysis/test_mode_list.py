@@ -82,14 +82,13 @@ def test_page_of_a_mode_is_made_from_its_class(monkeypatch):
     assert set(re.findall(r'href="modes/(\w+).html"', gallery.gallery())) == set(OURS)
 
 
-def test_command(capsys):
+def test_command(capsys, refused):
     assert main(["modes"]) == 0
     assert set(OURS) <= set(rows(capsys.readouterr().out))
     assert main(["modes", "resi_dual", "pre_ln"]) == 0
     assert "dual_scale: float = 1.0 (> 0)" in (printed := capsys.readouterr().out)
     assert LN_MODES["resi_dual"].equation in printed and LN_MODES["pre_ln"].equation in printed
-    assert main(["modes", "nothing"]) == 2
-    assert "unknown ln_mode 'nothing'" in capsys.readouterr().err
+    refused("unknown ln_mode 'nothing'", "modes", "nothing")
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -311,13 +311,12 @@ def test_separate_dictionaries(tmp_path):
     ],
     ids=["dictionary", "codes", "moses", "moses_option", "output", "one table", "another size"],
 )
-def test_bad_input_is_named_and_leaves_nothing_behind(files, tmp_path, monkeypatch, capsys, more, message):
+def test_bad_input_is_named_and_leaves_nothing_behind(files, tmp_path, monkeypatch, refused, more, message):
     monkeypatch.chdir(tmp_path)
     write_dictionary(tmp_path / "other", WORDS[::-1])
     write_dictionary(tmp_path / "short", WORDS[:5])
     before = sorted(tmp_path.iterdir())
-    assert main(arguments(files, tmp_path / "out", *more)) == 2
-    assert message in capsys.readouterr().err
+    refused(message, *arguments(files, tmp_path / "out", *more))
     assert sorted(tmp_path.iterdir()) == before
 
 

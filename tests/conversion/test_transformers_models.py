@@ -288,13 +288,13 @@ def test_a_mask_at_the_end_of_the_vocabulary_may_have_no_row(tmp_path):
         save_checkpoint(ours, tokenizer, tmp_path / "other")
 
 
-def test_command_takes_folders_and_asks_for_the_dictionaries_of_fairseq(tmp_path, capsys):
+def test_command_takes_folders_and_asks_for_the_dictionaries_of_fairseq(tmp_path, refused):
     save_bart(tmp_path / "bart")
     with pytest.raises(InputError, match="nothing_here: no such folder"):
         convert_transformers(tmp_path / "nothing_here", tmp_path / "converted")
     assert main(["convert", str(tmp_path / "bart"), "--output-dir", str(tmp_path / "ours")]) == 0
     assert (tmp_path / "ours" / "modeling_residual.py").exists()
-    assert main(["convert", str(tmp_path / "bart"), "--output-dir", str(tmp_path / "x"), "--source-lang", "de"]) == 2
-    assert "--source-lang: only for a fairseq checkpoint" in capsys.readouterr().err
-    assert main(["convert", "checkpoint_best.pt", "--output-dir", str(tmp_path / "x")]) == 2
-    assert "--source-dict: missing" in capsys.readouterr().err
+    options = "--output-dir", tmp_path / "x"
+    refused("--source-dict: missing", "convert", "checkpoint_best.pt", *options)
+    options += "--source-lang", "de"
+    refused("--source-lang: only for a fairseq checkpoint", "convert", tmp_path / "bart", *options)

@@ -28,7 +28,7 @@ def model(tmp_path_factory):
     return save_checkpoint(tiny_model(tokenizer), tokenizer, tmp_path_factory.mktemp("documents") / "model")
 
 
-def test_a_document_is_translated_by_the_command(model, tmp_path, capsys, monkeypatch):
+def test_a_document_is_translated_by_the_command(model, tmp_path, refused, monkeypatch):
     source, output = tmp_path / "page.HTML", tmp_path / "out.html"
     source.write_text('<p class="x">zwei <b>Katzen</b> schlafen.</p><p>zwei Katzen</p>\n<code>zwei</code>')
     assert main(["translate", str(model), str(source), "--output", str(output)]) == 0
@@ -56,17 +56,16 @@ def test_a_document_is_translated_by_the_command(model, tmp_path, capsys, monkey
         ([str(source), "--output", "x.html", "--devices", "2"], "--devices: 2 given, must be 1 for a document"),
         (["gone.docx", "--output", "x.docx"], "no such file: gone.docx"),
     ):
-        assert main(["translate", str(model), *arguments]) == 2
-        assert message in capsys.readouterr().err
+        refused(message, "translate", model, *arguments)
 
 
-def test_a_document_is_not_summarized_sentence_by_sentence(tmp_path, capsys):
+def test_a_document_is_not_summarized_sentence_by_sentence(tmp_path, refused):
     (tmp_path / "a.md").write_text("One. Two.\n")
     model = save_checkpoint(
         tiny_model(tiny_tokenizer(), source_lang="en", target_lang="en"), tiny_tokenizer(), tmp_path / "m"
     )
-    assert main(["translate", str(model), str(tmp_path / "a.md"), "--output", str(tmp_path / "b.md")]) == 2
-    assert "a.md: only lines of text, not documents, for a model of one language" in capsys.readouterr().err
+    files = tmp_path / "a.md", "--output", tmp_path / "b.md"
+    refused("a.md: only lines of text, not documents, for a model of one language", "translate", model, *files)
 
 
 def test_an_interrupted_document_is_continued(tmp_path, monkeypatch, caplog):
@@ -122,11 +121,11 @@ def test_numbers_stand_for_the_contents_of_elements():
     assert restored(json.loads(json.dumps(numbered(block, []))), contents) == block
 
 
-def test_formats_are_those_that_the_command_lists_and_the_extra_is_named(model, tmp_path, monkeypatch, capsys):
+def test_formats_are_those_that_the_command_lists_and_the_extra_is_named(model, tmp_path, monkeypatch, refused):
     assert {*READERS} == {*DOCUMENTS, ".txt"}
     for name in [name for name in sys.modules if name.startswith("residual_hf.documents.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "markdown_it", None)
     (tmp_path / "a.md").write_text("text")
-    assert main(["translate", str(model), str(tmp_path / "a.md"), "--output", str(tmp_path / "b.md")]) == 2
-    assert "markdown_it is not installed: pip install 'residual_hf[documents]'" in capsys.readouterr().err
+    files = tmp_path / "a.md", "--output", tmp_path / "b.md"
+    refused("markdown_it is not installed: pip install 'residual_hf[documents]'", "translate", model, *files)

@@ -77,7 +77,7 @@ def test_segmented_lines_in_capitals_are_read_as_they_are(tmp_path):
     assert found == translator.translate(lines)
 
 
-def test_the_command_scores_a_table_or_two_files(folder, tmp_path, capsys, monkeypatch):
+def test_the_command_scores_a_table_or_two_files(folder, tmp_path, capsys, refused, monkeypatch):
     pairs = list(zip(SENTENCES, ["zwei Katzen", "ein Hund", "zwei", "a \U0001f989 dog"], strict=True))
     table = "".join(f"{source}\t{translation}\n" for source, translation in pairs)
     (tmp_path / "pairs.tsv").write_text(table)
@@ -102,8 +102,7 @@ def test_the_command_scores_a_table_or_two_files(folder, tmp_path, capsys, monke
         (["a.en", "a b.de"], "must be one with both sides; of two files use --source a.en --translation 'a b.de'"),
         (["page.html"], "page.html: has no lines of text: export its sentences"),
     ):
-        assert main(["score", str(folder), *arguments]) == 2
-        assert message in capsys.readouterr().err
+        refused(message, "score", folder, *arguments)
 
 
 def test_what_the_model_cannot_read_is_refused(folder):

@@ -64,7 +64,7 @@ def test_better_modes_are_those_with_a_lower_loss():
     assert "updates: deep_norm (3 modes tried, 3 to the end). So few updates do not tell" in str(report)
 
 
-def test_command(tmp_path, capsys, monkeypatch):
+def test_command(tmp_path, capsys, refused, monkeypatch):
     recipe = make_recipe(tmp_path, max_updates=100, warmup_updates=10, clip_norm=1.0)
     recipe.model.update(d_model=16, decoder_layers=2, ln_mode="admin")
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()), encoding="utf-8")
@@ -77,10 +77,8 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert printed.splitlines()[-1].startswith("native kernels: ")
     assert not (tmp_path / "run").exists()
     assert main([*arguments, "--modes", "postln"]) == 2
-    assert main([*arguments[:2], "--seconds", "0"]) == 2
-    assert "seconds: 0.0 given, must be more than 0" in capsys.readouterr().err
-    assert main([*arguments[:2], "--seconds", "inf"]) == 2
-    assert "seconds: inf given" in capsys.readouterr().err
+    refused("seconds: 0.0 given, must be more than 0", *arguments[:2], "--seconds", "0")
+    refused("seconds: inf given", *arguments[:2], "--seconds", "inf")
 
 
 def test_another_optimizer_is_refused(tmp_path):

@@ -33,7 +33,7 @@ def corpus(tmp_path, monkeypatch):
     return Path("corpus.en"), Path("corpus.de")
 
 
-def test_two_files_become_a_recipe_that_trains(corpus, capsys, monkeypatch):
+def test_two_files_become_a_recipe_that_trains(corpus, capsys, refused, monkeypatch):
     monkeypatch.setitem(trial.TOKENS, "cpu", 64)
     assert main(["init", "corpus.en", "corpus.de", "--trial", "0.1"]) == 0
     printed = capsys.readouterr().out
@@ -53,33 +53,24 @@ def test_two_files_become_a_recipe_that_trains(corpus, capsys, monkeypatch):
     recipe = load_recipe("moved/recipe.yaml", overrides)
     assert train(recipe)["updates"] == 2 and Path("moved/run/model").is_dir()
     Path("moved").rename("en-de")
-    assert main(["init", "corpus.en", "corpus.de"]) == 2
-    assert "en-de exists and is not empty; use --overwrite" in capsys.readouterr().err
+    refused("en-de exists and is not empty; use --overwrite", "init", "corpus.en", "corpus.de")
     shutil.rmtree("en-de/run")
     for name in ("glossary.tsv", "train.glossary.tsv"):
         Path("en-de", name).touch()
-        assert main(["init", "corpus.en", "corpus.de", "--overwrite"]) == 2
-        assert f"en-de holds {name}, which init did not write" in capsys.readouterr().err
+        refused(f"en-de holds {name}, which init did not write", "init", "corpus.en", "corpus.de", "--overwrite")
         Path("en-de", name).unlink()
 
 
-def test_a_file_of_pairs_becomes_a_recipe(corpus, capsys):
+def test_a_file_of_pairs_becomes_a_recipe(corpus, capsys, refused):
     pairs = list(zip(*(path.read_text().splitlines() for path in corpus), strict=True))
     Path("p.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
-    assert main(["init", "p.tsv", "--trial", "nan"]) == 2
-    assert "--trial: nan given, must be a number >= 0" in capsys.readouterr().err
-    assert main(["init", "p.tsv", "--trial", "0"]) == 2
-    assert "--source-lang: missing, p.tsv does not end in a language code" in capsys.readouterr().err
-    for path, name in zip(corpus, ("corpus.src", "corpus.tgt"), strict=True):
-        Path(name).write_bytes(path.read_bytes())
+    refused("--trial: nan given, must be a number >= 0", "init", "p.tsv", "--trial", "nan")
+    refused("--source-lang: missing, p.tsv does not end in a language code", "init", "p.tsv", "--trial", "0")
     Path("corpus.out").write_bytes(corpus[1].read_bytes())
-    assert main(["init", "corpus.en", "corpus.out", "--trial", "0"]) == 2
-    assert "--target-lang: missing, corpus.out does not end in a language code" in capsys.readouterr().err
-    assert main(["init", "corpus.src", "corpus.tgt", "--trial", "0"]) == 2
-    assert "--source-lang: missing, corpus.src does not end in a language code" in capsys.readouterr().err
+    message = "--target-lang: missing, corpus.out does not end in a language code"
+    refused(message, "init", "corpus.en", "corpus.out", "--trial", "0")
     Path("p.jsonl").write_text(json.dumps(dict.fromkeys(("en", "de", "fr"), "x")))
-    assert main(["init", "p.jsonl", "--target-lang", "de"]) == 2
-    assert "--source-lang: missing, p.jsonl has en, de, fr" in capsys.readouterr().err
+    refused("--source-lang: missing, p.jsonl has en, de, fr", "init", "p.jsonl", "--target-lang", "de")
     assert main(["init", "p.tsv", "--source-lang", "en", "--target-lang", "de", "--trial", "0"]) == 0
     assert "data: 360 training, 20 validation and 20 test pairs" in capsys.readouterr().out
     lines = [json.dumps({"text": source, "into": target + "\nline"}) for source, target in pairs]
@@ -150,9 +141,9 @@ def test_language_of_a_file_name(name, language):
     assert language_of(Path(name), "--source-lang") == language
 
 
-@pytest.mark.parametrize("name", ["corpus.txt", "corpus", "a.gz"])
+@pytest.mark.parametrize("name", ["corpus.txt", "corpus", "a.gz", "corpus.src"])
 def test_file_name_without_a_language(name):
-    with pytest.raises(InputError, match="--source-lang: missing"):
+    with pytest.raises(InputError, match=f"--source-lang: missing, {name} does not end in"):
         language_of(Path(name), "--source-lang")
 
 

@@ -298,7 +298,7 @@ def test_a_folder_without_text_is_refused_before_training(tmp_path):
         train(recipe)
 
 
-def test_evaluate_names_what_does_not_fit(finished, tmp_path, capsys):
+def test_evaluate_names_what_does_not_fit(finished, tmp_path, refused):
     folder, _ = finished
     model, text = str(folder / "run"), str(folder / "test")
     for arguments, message in (
@@ -314,5 +314,4 @@ def test_evaluate_names_what_does_not_fit(finished, tmp_path, capsys):
         (["--source", text, "--reference", text, "--sample-break-mode", "eos"], "--sample-break-mode: only"),
         (["--text", text, "--context-window", "63"], "--context-window: 63 given"),
     ):
-        assert main(["evaluate", model, *arguments]) == 2
-        assert message in capsys.readouterr().err
+        refused(message, "evaluate", model, *arguments)

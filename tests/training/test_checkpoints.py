@@ -157,21 +157,18 @@ def test_a_run_keeps_the_last_and_the_best_and_ends_in_their_average(run):
         torch.testing.assert_close(tensor, sum(w[name] for w in weights) / 3)
 
 
-def test_command(run, tmp_path, capsys):
-    assert main(["average", str(run), "--last", "3", "--output-dir", str(tmp_path / "model")]) == 0
+def test_command(run, tmp_path, capsys, refused):
+    average = "average", str(run)
+    assert main([*average, "--last", "3", "--output-dir", str(tmp_path / "model")]) == 0
     assert main(["push", str(tmp_path / "model"), "somebody/a", "--dry-run"]) == 0
     assert "checkpoint-8, checkpoint-10, checkpoint-12" in capsys.readouterr().out
     averaged, final = (AutoModelForSeq2SeqLM.from_pretrained(path) for path in (tmp_path / "model", run / "model"))
     assert all(torch.equal(a, b) for a, b in zip(averaged.parameters(), final.parameters(), strict=True))
-    assert main(["average", str(run), "--best", "1", "--output-dir", str(tmp_path / "model")]) == 2
-    assert "is not empty; use --overwrite" in capsys.readouterr().err
-    assert main(["average", str(run), "--best", "9", "--output-dir", str(tmp_path / "other")]) == 2
-    assert "9 best by nll checkpoints requested" in capsys.readouterr().err
+    refused("is not empty; use --overwrite", *average, "--best", "1", "--output-dir", tmp_path / "model")
+    refused("9 best by nll checkpoints requested", *average, "--best", "9", "--output-dir", tmp_path / "other")
     for target in (run, run / "checkpoints" / "checkpoint-12", run / "tokenizer"):
-        arguments = ["average", str(run), "--last", "1", "--output-dir", str(target), "--overwrite"]
-        assert main(arguments) == 2 and "--overwrite would delete" in capsys.readouterr().err
-    arguments = ["average", str(run), "--last", "1", "--output-dir", str(run / "model"), "--overwrite"]
-    assert main(arguments) == 2 and "is for the model of the run" in capsys.readouterr().err
+        refused("--overwrite would delete", *average, "--last", "1", "--output-dir", target, "--overwrite")
+    refused("is for the model of the run", *average, "--last", "1", "--output-dir", run / "model", "--overwrite")
 
 
 def test_an_average_searches_as_the_recipe_says_at_last(run, tmp_path):
@@ -184,24 +181,22 @@ def test_an_average_searches_as_the_recipe_says_at_last(run, tmp_path):
     assert (generation.num_beams, generation.length_penalty) == (3, 0.7)
 
 
-def test_a_damaged_checkpoint_is_not_averaged(run, tmp_path, capsys):
+def test_a_damaged_checkpoint_is_not_averaged(run, tmp_path, refused):
     shutil.copytree(run, tmp_path / "run")
     path = tmp_path / "run" / "checkpoints" / "checkpoint-10" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
-    assert main(["average", str(tmp_path / "run"), "--last", "3", "--output-dir", str(tmp_path / "model")]) == 2
-    assert "checkpoint-10/model.safetensors is damaged or was changed" in capsys.readouterr().err
+    average = "average", tmp_path / "run", "--output-dir", tmp_path / "model", "--last"
+    refused("checkpoint-10/model.safetensors is damaged or was changed", *average, "3")
     tokenizer = tmp_path / "run" / "tokenizer" / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text() + " ")
-    assert main(["average", str(tmp_path / "run"), "--last", "1", "--output-dir", str(tmp_path / "model")]) == 2
-    assert "run/tokenizer: other files than" in capsys.readouterr().err
+    refused("run/tokenizer: other files than", *average, "1")
 
 
-def test_checkpoints_of_a_moving_average_are_not_averaged(run, tmp_path, capsys):
+def test_checkpoints_of_a_moving_average_are_not_averaged(run, tmp_path, refused):
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     recipe["training"] |= {"ema_decay": 0.9, "average": 0}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    assert main(["average", str(tmp_path), "--last", "1", "--output-dir", str(tmp_path / "model")]) == 2
-    assert "ema_decay: 0.9 given, must be 0" in capsys.readouterr().err
+    refused("ema_decay: 0.9 given, must be 0", "average", tmp_path, "--last", "1", "--output-dir", tmp_path / "model")
 
 
 @pytest.mark.slow
