@@ -75,6 +75,7 @@ def test_a_missing_file_is_named_before_libraries_load(monkeypatch, tmp_path, re
     ("arguments", "message"),
     [
         (["text.en", "text.de", "--trial", "-1"], "--trial: -1.0 given, must be a number >= 0"),
+        (["text.en", "text.de", "--trial", "nan"], "--trial: nan given, must be a number >= 0"),
         (["text.en", "text.de", "--target-lang", "en"], "--target-lang: 'en' given, must differ"),
         (["text.en", "text.de", "--target-lang", "../x"], "--target-lang: '../x' given, must be a language code"),
         (["text.en", "pairs.csv"], "source: text.en given among 2 files, must be a file of .tmx"),

@@ -138,14 +138,6 @@ def test_a_long_line_without_letters_is_not_too_long(plain):
     assert check_lengths(plain, ["-" * 999], "error", "lines") == 1
 
 
-def test_pipeline_and_translator_agree_on_empty_lines(plain):
-    pipe = TranslationPipeline(plain.model, tokenizer=plain.tokenizer, device="cpu")
-    lines = ["", SENTENCES[0], "  "]
-    texts = [result["translation_text"] for result in pipe(lines, num_beams=3, early_stopping=True, max_new_tokens=9)]
-    assert texts == plain.translate(lines, max_new_tokens=9)
-    assert texts[0] == texts[2] == ""
-
-
 SAMPLING = {"do_sample": True, "suppress_tokens": [0, 1, 3]}
 
 

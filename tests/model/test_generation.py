@@ -4,7 +4,6 @@ import pytest
 import torch
 from support.models import SOURCE, every_mode, every_shape, logits_in_pieces, logits_of, make, randomise
 from transformers import EncoderDecoderCache, StaticCache
-from transformers.modeling_outputs import BaseModelOutput
 
 
 def generate(model, source=SOURCE, **settings):
@@ -110,11 +109,6 @@ def test_separate_vocabularies_generate_within_that_of_the_target():
         assert torch.equal(found, generate(model, num_beams=beams, use_cache=False))
 
 
-def test_running_out_of_positions_is_an_error_that_says_so(models):
-    with pytest.raises(ValueError, match="the decoder received 17 tokens, but max_position_embeddings is 16"):
-        generate(models("resi_dual"), min_new_tokens=30, max_new_tokens=30)
-
-
 def test_sampling_follows_the_seed(models):
     def sample(seed):
         torch.manual_seed(seed)
@@ -123,20 +117,6 @@ def test_sampling_follows_the_seed(models):
     assert torch.equal(sample(1), sample(1))
     assert not torch.equal(sample(1)[:, :4], sample(2)[:, :4])
     assert len(sample(1)) == 6
-
-
-def test_encoder_outputs_may_be_given(models):
-    model, mask = models("resi_dual"), SOURCE.ne(1)
-    with torch.no_grad():
-        memory = model.get_encoder()(SOURCE, attention_mask=mask).last_hidden_state
-    given = model.generate(
-        encoder_outputs=BaseModelOutput(memory),
-        attention_mask=mask,
-        min_new_tokens=4,
-        max_new_tokens=8,
-        do_sample=False,
-    )
-    assert torch.equal(given, generate(model))
 
 
 def test_generation_goes_on_behind_a_given_beginning(models):

@@ -16,7 +16,7 @@ from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.data.tokenizer_training import train_tokenizer
-from residual_hf.runs import fine_tuning, first_recipe
+from residual_hf.runs import fine_tuning
 from residual_hf.runs.recipe import load_recipe
 from residual_hf.runs.run import train
 
@@ -63,13 +63,6 @@ def test_codes_and_tags_say_whether_a_model_knows_the_language(base):
         data = DataSettings(train=specs, valid=specs)
         rates.append(fine_tuning.propose(str(base / name), ("en", "de"), data, texts, tokenizer).lr)
     assert rates == [2e-4, 1e-3]
-
-
-def test_a_start_that_is_no_model_is_refused_before_the_corpus_is_split(base, monkeypatch):
-    monkeypatch.setattr(first_recipe, "split_corpus", None)
-    Path("empty").mkdir()
-    with pytest.raises(InputError, match="--from: empty: not a saved model"):
-        proposed("empty")
 
 
 def test_another_language_and_a_vocabulary_that_does_not_fit_are_learned_fast(base):

@@ -64,7 +64,6 @@ def test_two_files_become_a_recipe_that_trains(corpus, capsys, refused, monkeypa
 def test_a_file_of_pairs_becomes_a_recipe(corpus, capsys, refused):
     pairs = list(zip(*(path.read_text().splitlines() for path in corpus), strict=True))
     Path("p.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
-    refused("--trial: nan given, must be a number >= 0", "init", "p.tsv", "--trial", "nan")
     refused("--source-lang: missing, p.tsv does not end in a language code", "init", "p.tsv", "--trial", "0")
     Path("corpus.out").write_bytes(corpus[1].read_bytes())
     message = "--target-lang: missing, corpus.out does not end in a language code"
@@ -91,24 +90,6 @@ def test_a_language_without_spaces_gets_a_unigram_vocabulary_for_its_alphabet(tm
     assert tokenizer.kind == "unigram" and 2760 < tokenizer.vocab_size < 8000  # what so little text yields
     assert choose_size(400, plan.device).vocab_size == 4000
     assert plan.trial is None and "time:" not in str(plan)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"source_lang": "de"}, "--target-lang: 'de' given, must differ"),
-        ({"source": Path("corpus.txt")}, "no such file: corpus.txt"),
-        ({"source": Path("memory.csv")}, "source: corpus.de given among 2 files, must be a file of .tmx"),
-        ({"more": [Path("more.de")]}, "source: corpus.en given among 3 files, must be a file of .tmx"),
-        ({"target_lang": "../x"}, r"--target-lang: '\.\./x' given, must be a language code"),
-    ],
-)
-def test_unusable_input_is_refused(corpus, arguments, message):
-    Path("memory.csv").touch()
-    Path("more.de").touch()
-    with pytest.raises(InputError, match=message):
-        write_first_recipe(**{"source": corpus[0], "target": corpus[1]} | arguments)
-    assert not Path("en-de").exists()
 
 
 def test_documents_are_refused(corpus):

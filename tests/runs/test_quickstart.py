@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from residual_hf.base.errors import InputError
 from residual_hf.runs import quickstart as module
 from residual_hf.runs.quickstart import one_thread, quickstart, quickstart_recipe
 from residual_hf.runs.recipe import load_recipe
@@ -57,9 +56,3 @@ def test_threads_are_as_before():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-
-
-def test_a_folder_with_files_is_refused(tmp_path):
-    (tmp_path / "mine.txt").write_text("keep")
-    with pytest.raises(InputError, match="not empty"):
-        quickstart(tmp_path)
