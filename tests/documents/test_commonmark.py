@@ -12,7 +12,7 @@ pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("markdown_it", reason="the extra [documents] is not installed")
 
 from markdown_it import MarkdownIt
-from support.documents import in_upper_case, rewritten, upper_cased, upper_text, with_marks
+from support.documents import in_upper_case, replaced, rewritten, upper_cased, upper_text, with_marks
 
 from residual_hf.documents.translation import read_document
 from residual_hf.generation.markup import Inline
@@ -106,50 +106,24 @@ def test_what_is_no_mark_is_escaped_only_where_it_would_be_one(tmp_path, source,
     assert shown.strip() == translation.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def test_emphasis_within_links_and_emphasis_is_emphasis(tmp_path):
-    (tmp_path / "a.md").write_text("a [**b:** c](u) _e **f:** g_ d\n")
-    document = read_document(tmp_path / "a.md")
-    texts = iter(["甲", "乙：", "丙", "丁", "戊", "己：", "庚", "辛"])
-
-    def translated(block):
-        return [
-            next(texts) if isinstance(piece, str) else piece._replace(pieces=translated(piece.pieces))
-            for piece in block
-        ]
-
-    document.write(tmp_path / "b.md", [translated(block) for block in document.blocks])
-    assert (tmp_path / "b.md").read_text() == "甲[**乙：** 丙](u)丁*戊**己：** 庚*辛\n"
-
-
-def test_emphasis_of_links_and_code_is_emphasis(tmp_path):
-    (tmp_path / "a.md").write_text("a **[b](u)** c **`x`** d\n")
-    document = read_document(tmp_path / "a.md")
-    texts = iter("甲丙丁")
-
-    def translated(block):
-        return [next(texts) if isinstance(piece, str) else piece for piece in block]
-
-    document.write(tmp_path / "b.md", [translated(block) for block in document.blocks])
-    assert (tmp_path / "b.md").read_text() == "甲 **[b](u)** 丙 **`x`** 丁\n"
-
-
 @pytest.mark.parametrize(
-    ("source", "translation", "written"),
+    ("source", "texts", "written"),
     [
         ("an _important_ text", ["这是", "重要", "文字。"], "这是*重要*文字。"),
-        ("**Note:** please read.", ["", "注意：", "请阅读。"], "**注意：** 请阅读。"),
+        ("**Note:** please read.", ["注意：", "请阅读。"], "**注意：** 请阅读。"),
         ("an _important_ text", ["ein ", "wichtiger", " Text"], "ein _wichtiger_ Text"),
         ("a _b_ c", ["हिन्दी", "है", "में"], "हिन्दी*है*में"),
+        (
+            "a [**b:** c](u) _e **f:** g_ d\n",
+            ["甲", "乙：", "丙", "丁", "戊", "己：", "庚", "辛"],
+            "甲[**乙：** 丙](u)丁*戊**己：** 庚*辛\n",
+        ),
+        ("a **[b](u)** c **`x`** d\n", ["甲", "b", "丙", "丁"], "甲 **[b](u)** 丙 **`x`** 丁\n"),
     ],
 )
-def test_emphasis_without_spaces_is_emphasis(tmp_path, source, translation, written):
-    (tmp_path / "a.md").write_text(source)
-    document = read_document(tmp_path / "a.md")
-    (block,) = document.blocks
-    texts = iter(translation[not isinstance(block[0], str) :])
-    new = [next(texts) if isinstance(piece, str) else piece._replace(pieces=[next(texts)]) for piece in block]
-    document.write(tmp_path / "b.md", [new])
-    assert (tmp_path / "b.md").read_text() == written
+def test_emphasis_without_spaces_is_emphasis(tmp_path, source, texts, written):
+    remaining = iter(texts)
+    assert replaced(tmp_path / "a.md", source, lambda text: next(remaining)) == written
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("translate", reason="the extra [documents] is not installed")
 
-from support.documents import changed_by_identity, upper_cased, upper_text, with_marks
+from support.documents import changed_by_identity, replaced, upper_cased, upper_text, with_marks
 
 from residual_hf.base.errors import InputError
 from residual_hf.documents.catalogues import CatalogueOptions
@@ -316,19 +316,9 @@ CHOICE = '"{n, plural, other {# owls of }}"'
     ],
 )
 def test_new_apostrophes_before_marks_of_icu_are_doubled(name, content, apostrophe, tmp_path):
-    def translated(block):
-        return [
-            piece.replace("of ", "d'")
-            if isinstance(piece, str)
-            else piece._replace(pieces=piece.pieces if piece.keep else translated(piece.pieces))
-            for piece in block
-        ]
-
     content = content.replace("]", ", \"it's '{a}' now\"]")  # whose quotes stay
-    (tmp_path / name).write_text(content)
-    document = read_document(tmp_path / name)
-    document.write(tmp_path / name, [*map(translated, document.blocks)])
-    assert (tmp_path / name).read_text() == content.replace("of ", f"d{apostrophe}")
+    written = replaced(tmp_path / name, content, lambda text: text.replace("of ", "d'"))
+    assert written == content.replace("of ", f"d{apostrophe}")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,6 +59,23 @@ def upper_text(monkeypatch: Any, source: Path, content: str) -> str:
 def with_marks(text: str) -> tuple[str, str]:
     """A text without the marks « and », and with what is between them in upper case, as it is translated here."""
     return re.sub("[«»]", "", text), re.sub("«(.*?)»", lambda found: found[1].upper(), text)
+
+
+def replaced(source: Path, content: str, write: Callable[[str], str]) -> str:
+    """The content of a document that is written, when `write` has translated its texts one by one in their order."""
+
+    def translated(block: list) -> list:
+        return [
+            write(piece)
+            if isinstance(piece, str)
+            else piece._replace(pieces=piece.pieces if piece.keep else translated(piece.pieces))
+            for piece in block
+        ]
+
+    source.write_text(content)
+    document = translation.read_document(source)
+    document.write(source, [*map(translated, document.blocks)])
+    return source.read_text()
 
 
 def changed_by_identity(source: Path) -> list[str]:
