@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, save_tiny, tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration
 
 from residual_hf.base.errors import InputError
@@ -26,8 +26,7 @@ WEIGHTS = "model.safetensors"
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    tokenizer = tiny_tokenizer()
-    folder = save_checkpoint(tiny_model(tokenizer), tokenizer, tmp_path_factory.mktemp("saved") / "model")
+    folder = save_tiny(tmp_path_factory.mktemp("saved") / "model")
     (folder / "README.md").write_text(CARD)
     return folder
 
@@ -336,10 +335,9 @@ def test_weights_index_stays_in_its_folder(folder):
 
 
 def test_tied_and_separate_tables(tmp_path):
-    tokenizer = tiny_tokenizer()
     fields = [{"tie_word_embeddings": False}, {"share_encoder_decoder_embeddings": False}, {"fix_norm": True}]
     for number, chosen in enumerate(fields):
-        folder = save_checkpoint(tiny_model(tokenizer, **chosen), tokenizer, tmp_path / str(number))
+        folder = save_tiny(tmp_path / str(number), **chosen)
         assert WEIGHTS in validate_model_folder(folder)
 
 

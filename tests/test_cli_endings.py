@@ -6,10 +6,9 @@ import signal
 import sys
 
 import pytest
-from support.tiny_translator import stdin, tiny_model, tiny_tokenizer
+from support.tiny_translator import save_tiny, stdin
 
 from residual_hf.base.interrupts import SIGNALS
-from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.runs.fitting import Interrupted
 
@@ -57,8 +56,7 @@ def test_ctrl_c_that_an_import_turns_into_another_error(tmp_path, monkeypatch, c
 def test_a_closed_stream_is_an_empty_one(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", stdin(b"zwei Katzen\n"))
     monkeypatch.setattr(sys, name, None)
-    tokenizer = tiny_tokenizer()
-    save_checkpoint(tiny_model(tokenizer), tokenizer, tmp_path / "model")
+    save_tiny(tmp_path / "model")
     assert main(["translate", str(tmp_path / "model")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == (name == "stderr")
 

@@ -9,7 +9,7 @@ from support import ROOT
 from support.example_scripts import ENGLISH, GERMAN, run
 from support.foreign_models import foreign_model, model_of_two_vocabularies
 from support.processes import run_here
-from support.tiny_translator import tiny_model, tiny_tokenizer
+from support.tiny_translator import save_tiny, tiny_tokenizer
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -19,8 +19,6 @@ from transformers import (
     Seq2SeqTrainer,
     pipeline,
 )
-
-from residual_hf.checkpoint import save_checkpoint
 
 SIDES = ("input_ids", "labels")
 STEPS = ("--max-steps", 8, "--batch-size", 8, "--lr", 0.01)
@@ -34,8 +32,7 @@ def text(tmp_path):
 
 
 def base(folder, **fields):
-    tokenizer = tiny_tokenizer()
-    save_checkpoint(tiny_model(tokenizer, dropout=0.0, **fields), tokenizer, folder)
+    save_tiny(folder, dropout=0.0, **fields)
     return folder
 
 

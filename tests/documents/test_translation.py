@@ -9,10 +9,9 @@ import pytest
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 
 from support.documents import UpperCase, in_upper_case
-from support.tiny_translator import tiny_model, tiny_tokenizer
+from support.tiny_translator import save_tiny
 
 from residual_hf.base.errors import InputError
-from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.documents import DOCUMENTS, translation
 from residual_hf.documents.layout import numbered, restored
@@ -24,8 +23,7 @@ from residual_hf.generation.translator import Translator
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    tokenizer = tiny_tokenizer()
-    return save_checkpoint(tiny_model(tokenizer), tokenizer, tmp_path_factory.mktemp("documents") / "model")
+    return save_tiny(tmp_path_factory.mktemp("documents") / "model")
 
 
 def test_a_document_is_translated_by_the_command(model, tmp_path, refused, monkeypatch):
@@ -61,9 +59,7 @@ def test_a_document_is_translated_by_the_command(model, tmp_path, refused, monke
 
 def test_a_document_is_not_summarized_sentence_by_sentence(tmp_path, refused):
     (tmp_path / "a.md").write_text("One. Two.\n")
-    model = save_checkpoint(
-        tiny_model(tiny_tokenizer(), source_lang="en", target_lang="en"), tiny_tokenizer(), tmp_path / "m"
-    )
+    model = save_tiny(tmp_path / "m", source_lang="en", target_lang="en")
     files = tmp_path / "a.md", "--output", tmp_path / "b.md"
     refused("a.md: only lines of text, not documents, for a model of one language", "translate", model, *files)
 

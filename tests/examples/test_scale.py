@@ -14,9 +14,8 @@ from contextlib import contextmanager
 import pytest
 from support import ROOT
 from support.processes import descendants, with_paths
-from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, save_tiny
 
-from residual_hf.checkpoint import save_checkpoint
 from residual_hf.generation.translator import Translator
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'ray[data,serve]'")
@@ -27,9 +26,7 @@ RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder, tokenizer = tmp_path_factory.mktemp("model") / "model", tiny_tokenizer()
-    save_checkpoint(tiny_model(tokenizer, source_lang="de", target_lang="en"), tokenizer, folder)
-    return folder
+    return save_tiny(tmp_path_factory.mktemp("model") / "model", source_lang="de", target_lang="en")
 
 
 @contextmanager

@@ -6,10 +6,9 @@ import logging
 import pytest
 import torch
 from support.processes import run_forked
-from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, save_tiny, stdin, tiny_model, tiny_tokenizer
 
 from residual_hf.base.errors import InputError
-from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import encode_corpus
@@ -23,8 +22,7 @@ from residual_hf.generation.translator import Translator
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    tokenizer = tiny_tokenizer()
-    return save_checkpoint(tiny_model(tokenizer), tokenizer, tmp_path_factory.mktemp("scores") / "model")
+    return save_tiny(tmp_path_factory.mktemp("scores") / "model")
 
 
 @pytest.mark.parametrize(("tags", "forced"), [(None, None), ("source", None), ("target", None), (None, 0)])

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, save_tiny, stdin, tiny_model, tiny_tokenizer
 
 from residual_hf.base.lock import Lock
 from residual_hf.checkpoint import save_checkpoint
@@ -244,9 +244,7 @@ def test_sampling_follows_the_seed_and_its_settings(translate, source):
 )
 def test_settings_are_checked(translate, source, model, tmp_path, arguments, message):
     if "xx" in arguments:
-        tokenizer = tiny_tokenizer()
-        tagged = tiny_model(tokenizer, source_lang="de", target_lang="en")
-        model = save_checkpoint(tagged, tokenizer, tmp_path / "model")
+        model = save_tiny(tmp_path / "model", source_lang="de", target_lang="en")
         source.write_text("")  # refused without a line to translate
     arguments = arguments if "--input" in arguments else ["--input", source, *arguments]
     code, lines, error = translate(*arguments, model=model)

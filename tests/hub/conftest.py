@@ -4,16 +4,12 @@ import shutil
 import pytest
 import yaml
 from support.finished_run import GOOD, REFERENCES, corpus, score, write_json, write_lines
-from support.tiny_translator import tiny_model, tiny_tokenizer
-
-from residual_hf.checkpoint import save_checkpoint
+from support.tiny_translator import save_tiny
 
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory):
-    tokenizer = tiny_tokenizer()
-    model = tiny_model(tokenizer, source_lang="de", target_lang="en")
-    return save_checkpoint(model, tokenizer, tmp_path_factory.mktemp("made") / "model")
+    return save_tiny(tmp_path_factory.mktemp("made") / "model", source_lang="de", target_lang="en")
 
 
 @pytest.fixture

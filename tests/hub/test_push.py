@@ -8,12 +8,12 @@ import re
 import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
-from support.tiny_translator import tiny_model, tiny_tokenizer
+from support.tiny_translator import save_tiny, tiny_model, tiny_tokenizer
 
 from residual_hf import ResidualConfig, ResidualForSpeechSeq2Seq
 from residual_hf.base import files
 from residual_hf.base.errors import InputError
-from residual_hf.checkpoint import load_checkpoint, save_checkpoint, validate_model_folder
+from residual_hf.checkpoint import load_checkpoint, validate_model_folder
 from residual_hf.cli import main
 from residual_hf.hub import push
 from residual_hf.hub.plain_card import save_with_card
@@ -28,8 +28,7 @@ CARD = "---\nlibrary_name: transformers\npipeline_tag: translation\ntags: [trans
 @pytest.fixture
 def run(tmp_path):
     """The folder of a finished run, as far as a push reads it."""
-    tokenizer = tiny_tokenizer()
-    model = save_checkpoint(tiny_model(tokenizer), tokenizer, tmp_path / "run" / "model")
+    model = save_tiny(tmp_path / "run" / "model")
     (model / "README.md").write_text(CARD + "![curve](curve.png) ![logo](https://somewhere.org/logo.png)\n")
     (model / "curve.png").write_bytes(b"png")
     (model.parent / "metrics.json").write_text("{}")
@@ -257,8 +256,7 @@ def test_no_way_to_the_hub(run, monkeypatch, error, message):
 def test_mode_that_would_load_nowhere_else(tmp_path, monkeypatch):
     monkeypatch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
     mode = connections.register_ln_mode("scripted")(type("Scripted", (PreLN,), {"__module__": "__main__"}))
-    tokenizer = tiny_tokenizer()
-    folder = save_checkpoint(tiny_model(tokenizer, ln_mode=mode.name), tokenizer, tmp_path / "model")
+    folder = save_tiny(tmp_path / "model", ln_mode=mode.name)
     with pytest.raises(InputError, match=r"the code of ln_mode 'scripted' \(__main__\) is missing"):
         push_run(folder, "somebody/a", dry_run=True)
 
@@ -281,10 +279,9 @@ def test_modes_of_ones_own_in_both_stacks(tmp_path, monkeypatch):
     for name in names:
         (tmp_path / f"{name}.py").write_text(MODE.format(name=name))
         importlib.import_module(name)
-    tokenizer = tiny_tokenizer()
     for encoder, decoder in itertools.permutations(names, 2):
-        model = tiny_model(tokenizer, encoder_ln_mode=encoder, decoder_ln_mode=decoder)
-        folder = save_checkpoint(model, tokenizer, tmp_path / "model", overwrite=True)
+        modes = {"encoder_ln_mode": encoder, "decoder_ln_mode": decoder}
+        folder = save_tiny(tmp_path / "model", overwrite=True, **modes)
         assert {f"{encoder}.py", f"{decoder}.py"} <= {*validate_model_folder(folder)}
 
 
@@ -293,8 +290,7 @@ def test_a_mode_in_the_code_of_the_model_is_run_if_trusted(tmp_path, monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "pushed_unknown.py").write_text(MODE.format(name="pushed_unknown"))
     importlib.import_module("pushed_unknown")
-    tokenizer = tiny_tokenizer()
-    folder = save_checkpoint(tiny_model(tokenizer, ln_mode="pushed_unknown"), tokenizer, tmp_path / "model")
+    folder = save_tiny(tmp_path / "model", ln_mode="pushed_unknown")
     del connections.LN_MODES["pushed_unknown"]
     with pytest.raises(InputError, match="unknown ln_mode 'pushed_unknown'"):
         push_run(folder, "somebody/a", dry_run=True)

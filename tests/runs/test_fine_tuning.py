@@ -6,7 +6,7 @@ import pytest
 import yaml
 from support.first_recipe import write_first_recipe
 from support.foreign_models import foreign_model, model_of_two_vocabularies
-from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, save_tiny, tiny_model, tiny_tokenizer
 from transformers import AutoTokenizer
 
 from residual_hf.base.errors import InputError
@@ -68,7 +68,7 @@ def test_codes_and_tags_say_whether_a_model_knows_the_language(base):
 def test_another_language_and_a_vocabulary_that_does_not_fit_are_learned_fast(base):
     _, recipe = proposed(target_lang="nl")
     assert "tokenizer" not in recipe and recipe["training"]["lr"] == 1e-3
-    save_checkpoint(tiny_model(tiny_tokenizer()), tiny_tokenizer(), base / "other")
+    save_tiny(base / "other")
     plan, recipe = proposed("other", overwrite=True)
     assert recipe["tokenizer"]["vocab_size"] == plan.size.vocab_size and recipe["training"]["lr"] == 1e-3
     assert "start: other with a new vocabulary" in str(plan)
@@ -110,7 +110,7 @@ def test_a_model_that_is_large_for_the_memory_gets_adapters(base, monkeypatch):
     assert recipe["training"]["lora"]["r"] == 16 and recipe["training"]["lr"] == 1e-3
     assert "also" not in recipe["training"]["lora"] and load_recipe(plan.recipe).training.lora.alpha == 32
     assert "adapters (LoRA)" in str(plan)
-    save_checkpoint(tiny_model(tiny_tokenizer()), tiny_tokenizer(), base / "other")
+    save_tiny(base / "other")
     _, recipe = proposed("other", overwrite=True)
     assert recipe["training"]["lora"]["also"] == ["*embed_tokens*"]
 
@@ -126,14 +126,12 @@ def test_the_codes_of_nllb_are_kept_and_its_large_table_is_frozen(base, monkeypa
 
 
 def test_tags_of_the_model_are_kept(base):
-    tokenizer = tiny_tokenizer("<2de>")
-    save_checkpoint(tiny_model(tokenizer, language_tags="source"), tokenizer, base / "tagged")
+    save_tiny(base / "tagged", "<2de>", language_tags="source")
     assert proposed("tagged")[1]["data"]["language_tags"] == "source"
 
 
 def test_what_the_model_learned_with_is_in_the_recipe(base, caplog):
-    marked = tiny_model(tiny_tokenizer(), placeholders=True, term_tags=True)
-    save_checkpoint(marked, tiny_tokenizer(), base / "run" / "model")
+    save_tiny(base / "run" / "model", placeholders=True, term_tags=True)
     (base / "terms").write_text("dog\tHund\n")
     (base / "run" / "recipe.yaml").write_text("data: {glossary: terms}\n")
     write_first_recipe(Path("corpus.en"), Path("corpus.de"), Path("out"), start="run", trial_seconds=0.1)

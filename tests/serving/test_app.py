@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 from support.browser import browser, needs_browser
 from support.processes import VERB, free_port, run_forked, wait_for
-from support.tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, coded_tokenizer, save_tiny, tiny_model
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 pytest.importorskip("libretranslatepy")
@@ -25,7 +25,6 @@ import libretranslatepy
 from support.server import Server, tiny_translator
 
 from residual_hf.base.errors import InputError
-from residual_hf.checkpoint import save_checkpoint
 from residual_hf.data.glossary import Glossary
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.html_text import visible_text
@@ -472,8 +471,7 @@ def answers(url):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGTERM")
 def test_sigterm_answers_accepted_requests(tmp_path):
-    tokenizer = tiny_tokenizer()
-    save_checkpoint(tiny_model(tokenizer, source_lang="de", target_lang="en"), tokenizer, tmp_path / "model")
+    save_tiny(tmp_path / "model", source_lang="de", target_lang="en")
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = ("serve", tmp_path / "model", "--port", port, "--num-beams", "5")
     body = json.dumps({"q": [" ".join(SENTENCES)] * 40, "source": "de", "target": "en"}).encode()

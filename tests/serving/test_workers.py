@@ -18,14 +18,13 @@ from unittest.mock import Mock
 
 import pytest
 from support.processes import descendants
-from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, save_tiny
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 
 import uvicorn
 from uvicorn.supervisors import multiprocess
 
-from residual_hf.checkpoint import save_checkpoint
 from residual_hf.serving import workers
 
 LONG = {"q": [" ".join(SENTENCES)] * 40, "source": "de", "target": "en"}
@@ -108,8 +107,7 @@ def test_what_libraries_log_on_import_is_not_shown(monkeypatch, caplog):
 @pytest.mark.slow  # starts four processes that import PyTorch
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_a_killed_worker_is_replaced_and_the_others_answer(tmp_path):
-    tokenizer = tiny_tokenizer()
-    save_checkpoint(tiny_model(tokenizer, source_lang="de", target_lang="en"), tokenizer, tmp_path / "model")
+    save_tiny(tmp_path / "model", source_lang="de", target_lang="en")
     server = Workers(tmp_path / "model")
     translated = 'residual_hf_requests_total{path="/translate",status="200"}'
     try:

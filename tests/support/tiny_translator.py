@@ -10,6 +10,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import M2M100Tokenizer, PreTrainedTokenizerFast
 
+from residual_hf.checkpoint import save_checkpoint
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
@@ -72,3 +73,9 @@ def tiny_model(tokenizer: PreTrainedTokenizerFast, **fields: Any) -> ResidualFor
             if "_proj.weight" in name:
                 parameter.mul_(3)  # attention looks at the source
     return model
+
+
+def save_tiny(folder: Path, *tags: str, overwrite: bool = False, **fields: Any) -> Path:
+    """The folder, with a tiny model of these fields of the config and its tokenizer."""
+    tokenizer = tiny_tokenizer(*tags)
+    return save_checkpoint(tiny_model(tokenizer, **fields), tokenizer, folder, overwrite=overwrite)

@@ -7,12 +7,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.files import same_weights
 from support.recipes import changed, make_recipe
-from support.tiny_translator import tiny_model, tiny_tokenizer
+from support.tiny_translator import save_tiny, tiny_model, tiny_tokenizer
 from support.trainers import make_model, make_trainer
 from transformers import AutoModelForSeq2SeqLM
 
 from residual_hf.base.errors import InputError
-from residual_hf.checkpoint import save_checkpoint
 from residual_hf.generation.translator import Translator
 from residual_hf.model.branch_warmup import advance_branch_warmup, branch_warmups
 from residual_hf.model.options import from_mapping
@@ -67,9 +66,7 @@ def test_a_branch_warm_up_goes_on_with_adapters(tmp_path):
 @pytest.fixture
 def recipe(tmp_path):
     """A recipe with adapters that starts from a model in `base`."""
-    tokenizer = tiny_tokenizer()
-    model = tiny_model(tokenizer, source_lang="en", target_lang="de")
-    save_checkpoint(model, tokenizer, tmp_path / "base")
+    save_tiny(tmp_path / "base", source_lang="en", target_lang="de")
     lora = LoraSettings(r=2, targets=("q_proj", "model.decoder.*.fc?"))
     made = make_recipe(tmp_path / "data", **TRAINING)
     made = replace(made, model={"from": str(tmp_path / "base")}, tokenizer=None)

@@ -13,7 +13,7 @@ from all_figures import FIGURES, find_figures
 from own_model import OwnModel, draw_for_model
 from support.example_scripts import ROOT
 from support.processes import run_here
-from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, save_tiny, tiny_model, tiny_tokenizer
 from transformers import BartConfig, BartForConditionalGeneration
 
 from residual_hf.base.errors import InputError
@@ -117,8 +117,7 @@ def test_modes_and_sizes_of_the_user(no_pictures, tmp_path):
 @pytest.fixture
 def own_run(tmp_path):
     """A folder with a model, and its text as a run has it."""
-    tokenizer = tiny_tokenizer()
-    save_checkpoint(tiny_model(tokenizer, ln_mode="pre_ln", decoder_layers=2), tokenizer, tmp_path / "run" / "model")
+    save_tiny(tmp_path / "run" / "model", ln_mode="pre_ln", decoder_layers=2)
     for side, line in (("sources", SENTENCES[0]), ("references", SENTENCES[1])):
         (tmp_path / "run" / f"valid.{side}.txt").write_text(f"{line}\n\n{line} {line}\n")
     return tmp_path / "run"
@@ -137,24 +136,21 @@ def test_figures_of_a_model(own_run, no_pictures, tmp_path):
     assert {row["series"] for row in rows} == {"run", "fresh admin"}
     assert max(float(row["x"]) for row in rows if row["panel"].startswith("decoder")) == 2
     assert run_here(SCRIPT, "theorems", *options).returncode == 2
-    tokenizer = tiny_tokenizer()
-    save_checkpoint(tiny_model(tokenizer, ln_mode="t_fixup"), tokenizer, own_run / "model", overwrite=True)
+    save_tiny(own_run / "model", overwrite=True, ln_mode="t_fixup")
     refused = run_here(SCRIPT, "b2t-4", *options)
     assert refused.returncode == 2 and "figures.py: b2t-4: run has none of the norms" in refused.stderr
 
 
 def test_fresh_models_have_no_branch_warmup_of_the_model(own_run):
     """Its factor would be 0, and with it all gradients of the branches."""
-    tokenizer = tiny_tokenizer()
-    save_checkpoint(tiny_model(tokenizer, branch_warmup={"updates": 5}), tokenizer, own_run / "model", overwrite=True)
+    save_tiny(own_run / "model", overwrite=True, branch_warmup={"updates": 5})
     own = OwnModel.load(str(own_run))
     points = FIGURES["b2t-3"].probe(own.fresh("post_ln", 1), own.batch(1), "fresh post_ln", 1)
     assert min(point.y for point in points) > 0
 
 
 def test_fresh_models_have_no_layerdrop_of_the_model(own_run):
-    tokenizer = tiny_tokenizer()
-    save_checkpoint(tiny_model(tokenizer, encoder_layerdrop=0.1), tokenizer, own_run / "model", overwrite=True)
+    save_tiny(own_run / "model", overwrite=True, encoder_layerdrop=0.1)
     assert OwnModel.load(str(own_run)).fresh("dlcl_pre", 1).config.encoder_layerdrop == 0
 
 
@@ -182,8 +178,7 @@ def test_text_and_modes_for_a_model_are_checked(own_run, no_pictures, tmp_path):
 
 @pytest.mark.parametrize(("side", "name"), [("source", "sources"), ("target", "references")])
 def test_text_for_a_model_has_its_tags_and_no_unknown_tokens(side, name, own_run):
-    tokenizer = tiny_tokenizer("<2de>", "<2en>")
-    save_checkpoint(tiny_model(tokenizer, language_tags=side), tokenizer, own_run / "model", overwrite=True)
+    save_tiny(own_run / "model", "<2de>", "<2en>", overwrite=True, language_tags=side)
     with pytest.raises(InputError, match=rf"valid\.{name}\.txt: a line without a language tag.* <2"):
         OwnModel.load(str(own_run))
     text = own_run / f"valid.{name}.txt"
