@@ -113,6 +113,23 @@ def model(tokenizer):
 
 
 @pytest.fixture
+def user_mode(tmp_path, monkeypatch):
+    """A function that writes and imports a module with modes of a user; the registry forgets them afterwards."""
+    from residual_hf.model import connections
+
+    monkeypatch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(module, text):
+        (tmp_path / f"{module}.py").write_text(text)
+        return importlib.import_module(module)
+
+    yield write
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+@pytest.fixture
 def refused(capsys):
     """A function that checks that `residual-hf` refuses arguments with a message on standard error and code 2."""
     from residual_hf.cli import main

@@ -11,7 +11,7 @@ import unicodedata
 from itertools import product
 
 import pytest
-from support.processes import run_forked
+from support.processes import run_forked, run_without_the_package
 from tokenizers import normalizers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
@@ -458,8 +458,6 @@ def test_saved_separate_vocabularies_without_this_package(tmp_path, separate):
     separate.save_pretrained(folder)
     (folder / "config.json").write_text('{"model_type": "unknown_to_transformers"}')
     program = (
-        "import sys\n"
-        "sys.modules['residual_hf'] = None\n"
         "from transformers import AutoTokenizer\n"
         "try:\n"
         "    AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=False)\n"
@@ -472,8 +470,7 @@ def test_saved_separate_vocabularies_without_this_package(tmp_path, separate):
         "tokenizer.save_pretrained(sys.argv[1] + '/again')\n"
         "print(ids.input_ids, ids.labels)\n"
     )
-    modules = str(tmp_path / "modules")
-    run = run_forked("-c", program, folder, TEXTS["ru"][0], cwd=tmp_path, HF_MODULES_CACHE=modules)
+    run = run_without_the_package(program, folder, TEXTS["ru"][0], cwd=tmp_path)
     ids = separate("boat", text_target=TEXTS["ru"][0])
     assert run.stdout.strip() == f"{ids.input_ids} {ids.labels}"
     assert (folder / "again" / "tokenization_residual.py").is_file()

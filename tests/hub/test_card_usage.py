@@ -4,14 +4,12 @@ import pytest
 from huggingface_hub import ModelCard
 from support import ROOT
 from support.finished_run import content, corpus, edit_json, edit_recipe
-from support.processes import run_forked
+from support.processes import run_without_the_package
 from support.tiny_translator import coded_tokenizer, tiny_model, tiny_tokenizer
 
 from residual_hf import ResidualConfig, ResidualForMaskedLM
 from residual_hf.hub.card import write_card
 from residual_hf.hub.plain_card import save_with_card
-
-BLOCKED = "import sys; sys.modules['residual_hf'] = None\n"
 
 
 def test_every_way_of_use_runs(make_run, monkeypatch, capsys):
@@ -24,8 +22,8 @@ def test_every_way_of_use_runs(make_run, monkeypatch, capsys):
     *of_transformers, ours = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     assert len(of_transformers) == 2
     (call,) = re.findall(r"`(pipeline\(.*trust_remote_code=True\))`", (ROOT / "README.md").read_text())
-    script = "\n".join([BLOCKED, *of_transformers, f"print({call}('The owl calls the bear.', max_new_tokens=8))"])
-    done = run_forked("-c", script, cwd=run, HF_MODULES_CACHE=str(run / "modules"))
+    script = "\n".join([*of_transformers, f"print({call}('The owl calls the bear.', max_new_tokens=8))"])
+    done = run_without_the_package(script, cwd=run)
     *others, last = done.stdout.splitlines()
     assert len(others) == 2 and "translation_text" in last
     monkeypatch.chdir(run)
@@ -92,7 +90,7 @@ def test_card_of_a_model_whose_tokenizer_adds_language_codes(tmp_path, monkeypat
     folder = save_with_card(model, tokenizer, tmp_path / "several", "Converted.")
     of_transformers, ours = re.findall(r"```python\n(.*?)```", content(folder / "README.md"), re.DOTALL)
     assert 'src_lang="en", tgt_lang="de"' in of_transformers
-    run_forked("-c", BLOCKED + of_transformers, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
+    run_without_the_package(of_transformers, cwd=tmp_path)
     monkeypatch.chdir(tmp_path)
     exec(ours, {})
     assert len(capsys.readouterr().out.splitlines()) == 1

@@ -1,6 +1,5 @@
 """What a push would do, without a network; test_hub.py has the uploads."""
 
-import importlib
 import itertools
 import json
 import re
@@ -272,24 +271,18 @@ class Mine(PreLN):
 """
 
 
-def test_modes_of_ones_own_in_both_stacks(tmp_path, monkeypatch):
-    monkeypatch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
-    monkeypatch.syspath_prepend(tmp_path)
+def test_modes_of_ones_own_in_both_stacks(tmp_path, user_mode):
     names = [f"pushed_{number}" for number in range(4)]
     for name in names:
-        (tmp_path / f"{name}.py").write_text(MODE.format(name=name))
-        importlib.import_module(name)
+        user_mode(name, MODE.format(name=name))
     for encoder, decoder in itertools.permutations(names, 2):
         modes = {"encoder_ln_mode": encoder, "decoder_ln_mode": decoder}
         folder = save_tiny(tmp_path / "model", overwrite=True, **modes)
         assert {f"{encoder}.py", f"{decoder}.py"} <= {*validate_model_folder(folder)}
 
 
-def test_a_mode_in_the_code_of_the_model_is_run_if_trusted(tmp_path, monkeypatch):
-    monkeypatch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "pushed_unknown.py").write_text(MODE.format(name="pushed_unknown"))
-    importlib.import_module("pushed_unknown")
+def test_a_mode_in_the_code_of_the_model_is_run_if_trusted(tmp_path, user_mode):
+    user_mode("pushed_unknown", MODE.format(name="pushed_unknown"))
     folder = save_tiny(tmp_path / "model", ln_mode="pushed_unknown")
     del connections.LN_MODES["pushed_unknown"]
     with pytest.raises(InputError, match="unknown ln_mode 'pushed_unknown'"):

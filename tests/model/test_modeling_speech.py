@@ -7,7 +7,7 @@ import pytest
 import soundfile
 import torch
 from support.models import every_shape
-from support.processes import run_forked
+from support.processes import run_without_the_package
 from support.tiny_translator import coded_tokenizer
 from torch.testing import assert_close
 from transformers import (
@@ -208,9 +208,8 @@ def test_limits(inputs):
         ResidualForSpeechSeq2Seq(ResidualConfig(is_decoder_only=True))
 
 
-WITHOUT_THE_PACKAGE = """
-import json, sys
-sys.modules["residual_hf"] = None
+SCRIPT = """
+import json
 import torch
 from transformers import AutoModelForSpeechSeq2Seq
 model = AutoModelForSpeechSeq2Seq.from_pretrained(sys.argv[1], trust_remote_code=True)
@@ -232,8 +231,7 @@ def test_folder_with_its_code(inputs, tmp_path):
     assert AutoModel.from_pretrained(tmp_path / "model").config.reads_speech
     assert AutoConfig.from_pretrained(tmp_path / "model").conv_channels == 10
     torch.save(inputs, tmp_path / "inputs.pt")
-    arguments = (str(tmp_path / "model"), str(tmp_path / "inputs.pt"))
-    done = run_forked("-c", WITHOUT_THE_PACKAGE, *arguments, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
+    done = run_without_the_package(SCRIPT, tmp_path / "model", tmp_path / "inputs.pt", cwd=tmp_path)
     assert json.loads(done.stdout.splitlines()[-1]) == expected
 
 

@@ -1,5 +1,4 @@
 import ast
-import importlib
 import json
 import shutil
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from support.processes import run_forked
+from support.processes import run_forked, run_without_the_package
 from support.tiny_translator import SENTENCES, tiny_model
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, ViTImageProcessor, pipeline
 from transformers.dynamic_module_utils import get_relative_imports
@@ -38,20 +37,15 @@ def expected(model, tokenizer):
     return pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")(SENTENCES, max_new_tokens=8)
 
 
-BLOCKED = """
-import json, sys
-sys.modules["residual_hf"] = None  # where it is installed too
-from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
-"""
-
-
 def without_the_package(script, place, **environment):
-    """What the script prints as JSON, in a process that cannot import residual_hf and has no network."""
-    done = run_forked("-c", BLOCKED + script, cwd=place, HF_MODULES_CACHE=str(place / "modules"), **environment)
+    """What the script prints as JSON."""
+    done = run_without_the_package(script, cwd=place, **environment)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 TRANSLATE = f"""
+import json
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 trusted = {{"trust_remote_code": True}}
 sentences = {SENTENCES!r}
 
@@ -140,21 +134,6 @@ class {cls}(ResidualConnection):
     def forward(self, stream: Stream, sublayer) -> Stream:
         return (self.norm(stream[0] - sublayer(stream[0])),)
 '''
-
-
-@pytest.fixture
-def user_mode(tmp_path, monkeypatch):
-    """Write and import a module of a user's; the registry forgets it afterwards."""
-    monkeypatch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def write(module, text):
-        (tmp_path / f"{module}.py").write_text(text)
-        return importlib.import_module(module)
-
-    yield write
-    for path in tmp_path.glob("*.py"):
-        sys.modules.pop(path.stem, None)
 
 
 def test_config_class_of_a_user_is_saved_as_that_of_the_package():

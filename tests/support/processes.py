@@ -106,6 +106,12 @@ def run_forked(
     return done
 
 
+def run_without_the_package(script: str, *arguments: object, cwd: Path, **environment: str):
+    """As `run_forked`, code that cannot import residual_hf, also where it is installed; its model code is in `cwd`."""
+    script = 'import sys\nsys.modules["residual_hf"] = None\n' + script
+    return run_forked("-c", script, *arguments, cwd=cwd, HF_MODULES_CACHE=str(cwd / "modules"), **environment)
+
+
 def wait_for(file: Path, program: Future) -> str:
     """What a program writes into a file, once it has."""
     while not (file.exists() and file.read_text()):
