@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import small_sizes
 from support.tiny_translator import SENTENCES, save_tiny, tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration
 
@@ -404,9 +405,7 @@ def test_overwriting_replaces_all_of_a_folder_or_nothing(model, tokenizer, tmp_p
 
 
 def test_wrong_model_or_tokenizer(model, tokenizer, tmp_path):
-    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    bart = BartForConditionalGeneration(BartConfig(vocab_size=len(tokenizer), **sizes, **heads))
+    bart = BartForConditionalGeneration(BartConfig(vocab_size=len(tokenizer), **small_sizes()))
     with pytest.raises(InputError, match="BartForConditionalGeneration"):
         save_checkpoint(bart, tokenizer, tmp_path / "bart")
     larger = tiny_tokenizer("<2de>")

@@ -4,6 +4,7 @@ import sys
 import pytest
 import transformers
 import transformers.pipelines as pipelines
+from support import small_sizes
 from support.processes import run_forked, run_python
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
@@ -197,8 +198,8 @@ def test_registering_again_changes_nothing(recwarn):
 
 def test_saving_a_pipeline_of_another_family_leaves_it_loadable(tmp_path):
     tokenizer = tiny_tokenizer()
-    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-    model = transformers.BartForConditionalGeneration(transformers.BartConfig(vocab_size=len(tokenizer), **sizes))
+    config = transformers.BartConfig(vocab_size=len(tokenizer), **small_sizes())
+    model = transformers.BartForConditionalGeneration(config)
     pipeline("translation", model=model, tokenizer=tokenizer, device="cpu").save_pretrained(tmp_path)
     assert pipeline("translation", model=str(tmp_path), device="cpu")("Hund", max_new_tokens=3)
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from support import ROOT
+from support import ROOT, small_sizes
 from support.example_scripts import ENGLISH, GERMAN, run
 from support.foreign_models import foreign_model, model_of_two_vocabularies
 from support.processes import run_here
@@ -114,8 +114,7 @@ def test_new_weights_keep_the_search_of_the_model(tmp_path, text):
 
 def test_a_marian_model_goes_on_as_resi_dual(tmp_path, text):
     tokenizer = tiny_tokenizer()
-    sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 64}
-    sizes |= {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    sizes = {**small_sizes(), "max_position_embeddings": 64}
     tokens = {"pad_token_id": 1, "eos_token_id": 2, "forced_eos_token_id": 2, "decoder_start_token_id": 1}
     marian = MarianMTModel(MarianConfig(vocab_size=len(tokenizer), dropout=0.0, **sizes, **tokens))
     marian.save_pretrained(tmp_path / "marian")

@@ -12,7 +12,7 @@ import datasets
 import pytest
 import torch
 import yaml
-from support import ROOT
+from support import ROOT, small_sizes
 from support.tones import write_tones
 from transformers import AutoConfig
 
@@ -34,15 +34,7 @@ SPLITS_OF_DATASETS = ("train", "validation", "test")
 CORPORA = 3
 """Most corpora of a split that are trained on here."""
 as_written = cache(load_recipe)
-SMALL_MODEL = {
-    "d_model": 32,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-}
+SMALL_MODEL = small_sizes(32, ffn_dim=64)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

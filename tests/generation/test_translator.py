@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support import small_sizes
 from support.tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
 from transformers import (
     M2M100Config,
@@ -403,13 +404,9 @@ def test_other_regions_and_english_names_of_languages_are_those_of_the_model(cap
         pair.translate("zwei", source_lang="en", target_lang="de")
 
 
-SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-
-
 def marian(tokenizer, end=2):
     tokens = {"vocab_size": len(tokenizer), "pad_token_id": 1, "eos_token_id": end, "decoder_start_token_id": 1}
-    return MarianMTModel(MarianConfig(**SIZES, **HEADS, **tokens, forced_eos_token_id=end, max_position_embeddings=64))
+    return MarianMTModel(MarianConfig(**small_sizes(), **tokens, forced_eos_token_id=end, max_position_embeddings=64))
 
 
 def t5(tokenizer):
@@ -482,7 +479,7 @@ def test_a_model_whose_tokenizer_has_language_codes(tmp_path):
     tokenizer = coded_tokenizer(tmp_path)
     torch.manual_seed(0)
     size = max(tokenizer.lang_code_to_id.values()) + 1
-    config = M2M100Config(**SIZES, **HEADS, vocab_size=size, max_position_embeddings=64, decoder_start_token_id=2)
+    config = M2M100Config(**small_sizes(), vocab_size=size, max_position_embeddings=64, decoder_start_token_id=2)
     model = M2M100ForConditionalGeneration(config).eval()
     several = Translator(model, tokenizer, SETTINGS)
     tokenizer.src_lang = "de"

@@ -7,6 +7,7 @@ import re
 import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
+from support import small_sizes
 from support.tiny_translator import save_tiny, tiny_model, tiny_tokenizer
 
 from residual_hf import ResidualConfig, ResidualForSpeechSeq2Seq
@@ -184,8 +185,7 @@ def test_code_that_computes_something_else_is_refused_and_kept(run, code, messag
 
 
 def test_code_of_a_speech_model_is_compared_on_features(tmp_path):
-    fields = {"d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 23}
-    fields |= {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 12, "decoder_ffn_dim": 12}
+    fields = {**small_sizes(8, ffn_dim=12), "vocab_size": 23}
     folder = tmp_path / "model"
     ResidualForSpeechSeq2Seq(ResidualConfig(conv_channels=8, num_mel_bins=6, **fields)).save_pretrained(folder)
     insert(folder / "norms.py", "a = 1\n")

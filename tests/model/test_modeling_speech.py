@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from support import small_sizes
 from support.models import every_shape
 from support.processes import run_without_the_package
 from support.tiny_translator import coded_tokenizer
@@ -33,8 +34,7 @@ from residual_hf.model.branch_warmup import finished_branch_warmup
 from residual_hf.model.profiling import profile_admin
 
 BINS, VOCABULARY = 6, 23
-SIZES = {"d_model": 8, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 12, "decoder_ffn_dim": 12}
-SIZES |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "conv_channels": 10, "vocab_size": VOCABULARY}
+SIZES = {**small_sizes(8, 2, 12), "conv_channels": 10, "vocab_size": VOCABULARY}
 
 
 def speech_model(mode="pre_ln", **fields):

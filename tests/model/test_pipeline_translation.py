@@ -3,6 +3,7 @@ import io
 import datasets
 import pytest
 import torch
+from support import small_sizes
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from torch.utils.data import Dataset
 from transformers import (
@@ -301,9 +302,7 @@ def test_t5_prompts(tokenizer):
 
 def tiny_bart(tokenizer, **settings):
     torch.manual_seed(0)
-    sizes = {f"{stack}_{name}": n for stack in ("encoder", "decoder") for name, n in (("layers", 1), ("ffn_dim", 16))}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    config = BartConfig(d_model=16, **sizes, **heads, vocab_size=len(tokenizer), **settings)
+    config = BartConfig(**small_sizes(), vocab_size=len(tokenizer), **settings)
     return BartForConditionalGeneration(config).eval()
 
 

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from support import small_sizes
 from support.models import every_shape
 from support.single_stacks import SIZES, causal, disturbed, left_padded, logits_by_steps
 from transformers import (
@@ -167,9 +168,8 @@ def test_models_of_an_encoder_save_and_load(auto_class, cls, tmp_path):
 
 def test_an_encoder_alone_is_that_of_an_encoder_decoder():
     fields = {name: value for name, value in SIZES.items() if not name.startswith(("num_", "inter"))}
-    layers = {f"{s}_{n}": v for s in ("encoder", "decoder") for n, v in (("layers", 2), ("ffn_dim", 32))}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    model = disturbed(ResidualForConditionalGeneration(ResidualConfig(**fields, **layers, **heads)))
+    config = ResidualConfig(**fields | small_sizes(layers=2, ffn_dim=32))
+    model = disturbed(ResidualForConditionalGeneration(config))
     single = ResidualConfig(is_encoder_only=True, **SIZES)
     encoder = AutoModel.from_config(single).eval()
     report = encoder.load_state_dict(model.model.state_dict(), strict=False)

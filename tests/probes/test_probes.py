@@ -9,6 +9,7 @@ import pytest
 import stability
 import stream_mixing as mixing
 import torch
+from support import small_sizes
 from support.probed_models import model_of, random_batch
 from support.single_stacks import disturbed
 from torch import nn
@@ -329,11 +330,9 @@ def test_models_of_transformers():
     from transformers import MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
 
     sizes = {"vocab_size": 1000, "d_model": 32, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-    stacks = {f"{s}_{n}": 2 if n == "layers" else 32 for s in ("encoder", "decoder") for n in ("layers", "ffn_dim")}
-    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
     batch = random_batch(2, 5)
     for model in (
-        MarianMTModel(MarianConfig(**sizes, **stacks, **heads)),
+        MarianMTModel(MarianConfig(**small_sizes(32, 2, 32, 4) | sizes)),
         T5ForConditionalGeneration(T5Config(**sizes, d_kv=8, d_ff=32, num_layers=2, num_heads=4)),
     ):
         rows = gradients.gradient_norms(model, batch)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import small_sizes
 from support.first_recipe import write_first_recipe
 
 from residual_hf.base.errors import InputError
@@ -43,8 +44,7 @@ def test_two_files_become_a_recipe_that_trains(corpus, capsys, refused, monkeypa
     assert "warning: the text" not in printed
     assert "warning: 360 training pairs are too few" in printed
     assert printed.splitlines()[-1] == "next: residual-hf train en-de/recipe.yaml"
-    small = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1}
-    overrides = {f"model.{name}": value for name, value in small.items()}
+    overrides = {f"model.{name}": value for name, value in small_sizes().items()}
     overrides |= {"training.max_updates": 2, "training.warmup_updates": 1, "decoding.max_length_a": 0.0}
     overrides |= {"decoding.max_length_b": 8, "training.eval_every": 2}
     recipe = load_recipe("en-de/recipe.yaml", overrides)

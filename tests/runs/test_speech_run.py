@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 import yaml
+from support import small_sizes
 from support.files import same_weights
 from support.tones import tones, write_tones
 from transformers import (
@@ -36,10 +37,8 @@ from residual_hf.runs.preparation import prepare_data
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import train
 
-OF_STACK = {"layers": 1, "ffn_dim": 32, "attention_heads": 2}
-SIZES = {f"{stack}_{name}": size for stack in ("encoder", "decoder") for name, size in OF_STACK.items()}
-SIZES |= {"d_model": 32, "conv_channels": 32}
-POSITIONS = {"max_source_positions": 200, "max_position_embeddings": 32}
+SIZES = {**small_sizes(32, ffn_dim=32), "conv_channels": 32}
+SIZES |= {"max_source_positions": 200, "max_position_embeddings": 32}
 
 
 def values(manifest, **sections):
@@ -51,7 +50,7 @@ def values(manifest, **sections):
         "output_dir": str(manifest.parent / "run"),
         "data": {**corpora, **sections.pop("data", {})},
         "tokenizer": {"vocab_size": 300},
-        "model": {**SIZES, "ln_mode": "pre_ln", "dropout": 0.0, **POSITIONS},
+        "model": {**SIZES, "ln_mode": "pre_ln", "dropout": 0.0},
         "training": {**training, "metric": "wer", "keep_last": 3, "average": 2, **sections.pop("training", {})},
         **sections,
     }

@@ -15,6 +15,7 @@ from residual_hf.data.synthetic import generate_corpus
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.recipe import Recipe, load_recipe
 from residual_hf.runs.run import train
+from support import small_sizes
 from support.fairseq_files import (
     fairseq_weights,
     random_model,
@@ -110,14 +111,12 @@ def complete_recipe() -> dict:
 
 def shrunk(recipe: dict) -> dict:
     """A recipe of seconds with the fields of a real one."""
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
     training = {"max_tokens": 600, "max_updates": 4, "eval_every": 2, "warmup_updates": 1}
     return {
         **recipe,
         "data": {**recipe["data"], "cleaning": {"duplicates": "pair"}},  # such a model translates to any length
         "tokenizer": {**recipe["tokenizer"], "vocab_size": 400},
-        "model": {**recipe["model"], **sizes, **heads, "max_position_embeddings": 128},
+        "model": {**recipe["model"], **small_sizes(), "max_position_embeddings": 128},
         "training": {**recipe["training"], **training},
         "decoding": {"num_beams": 2, "max_length_a": 0.0, "max_length_b": 8},
     }
@@ -145,10 +144,9 @@ def make_folder(folder: Path) -> Path:
 
 def write_marian(folder: Path) -> None:
     tokenizer = tiny_tokenizer()
-    sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 64}
-    sizes |= {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 64, **small_sizes()}
     tokens = {"pad_token_id": 1, "eos_token_id": 2, "forced_eos_token_id": 2, "decoder_start_token_id": 1}
-    MarianMTModel(MarianConfig(vocab_size=len(tokenizer), **sizes, **tokens)).save_pretrained(folder)
+    MarianMTModel(MarianConfig(**sizes, **tokens)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

@@ -24,11 +24,11 @@ from transformers import (
     NllbTokenizer,
 )
 
+from . import small_sizes
 from .tiny_translator import coded_tokenizer, tiny_tokenizer
 
 FAMILIES = ("nllb", "m2m100", "mbart", "mbart50", "marian")
-SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-SIZES |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 64}
+SIZES = {**small_sizes(), "max_position_embeddings": 64}
 
 
 def foreign_tokenizer(family: str, folder: Path) -> Any:

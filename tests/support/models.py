@@ -7,6 +7,7 @@ from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from support import small_sizes
 
 SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, 1, 1]])
 TARGET = torch.tensor([[2, 11, 12, 13], [2, 14, 15, 16]])
@@ -14,9 +15,8 @@ TARGET = torch.tensor([[2, 11, 12, 13], [2, 14, 15, 16]])
 
 def make(ln_mode, attention="sdpa", **fields):
     torch.manual_seed(0)
-    sizes = {"vocab_size": 30, "d_model": 16, "encoder_layers": 2, "decoder_layers": 3, "dropout": 0.0}
-    sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
-    config = ResidualConfig(**{**sizes, "max_position_embeddings": 16, "ln_mode": ln_mode, **fields})
+    sizes = {"vocab_size": 30, **small_sizes(16, 2, 32, 4), "decoder_layers": 3, "max_position_embeddings": 16}
+    config = ResidualConfig(**{**sizes, "dropout": 0.0, "ln_mode": ln_mode, **fields})
     model = ResidualForConditionalGeneration._from_config(config, attn_implementation=attention).eval()
     if config.branch_warmup is None:
         for warmup in branch_warmups(model):  # of a mode that has one: halfway, so that branches are neither 0 nor 1

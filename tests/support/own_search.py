@@ -5,6 +5,7 @@ import random
 import torch
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration
+from support import small_sizes
 
 VOCABULARY = 200
 
@@ -12,11 +13,8 @@ VOCABULARY = 200
 def make_model(mode: str, seed: int = 0, **fields) -> ResidualForConditionalGeneration:
     """Random weights, large enough that hypotheses of different lengths compete."""
     torch.manual_seed(seed)
-    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
-    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
-    config = ResidualConfig(
-        ln_mode=mode, vocab_size=VOCABULARY, max_position_embeddings=64, output_bias=True, **sizes, **heads, **fields
-    )
+    sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": 64, **small_sizes(32, 2, 64, 4)}
+    config = ResidualConfig(ln_mode=mode, output_bias=True, **sizes, **fields)
     model = ResidualForConditionalGeneration(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():

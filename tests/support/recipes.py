@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.recipe import Recipe
+from support import small_sizes
 
 WORDS = {"red": "rot", "green": "grün", "blue": "blau", "dog": "Hund", "cat": "Katze", "sees": "sieht", "a": "ein"}
 
@@ -31,17 +32,7 @@ def make_recipe(folder, **training):
         "output_dir": str(folder / "run"),
         "data": corpora,
         "tokenizer": {"kind": "bpe", "vocab_size": 330},
-        "model": {
-            "d_model": 32,
-            "encoder_layers": 1,
-            "decoder_layers": 1,
-            "encoder_ffn_dim": 64,
-            "decoder_ffn_dim": 64,
-            "encoder_attention_heads": 2,
-            "decoder_attention_heads": 2,
-            "dropout": 0.1,
-            "max_position_embeddings": 64,
-        },
+        "model": {**small_sizes(32, ffn_dim=64), "dropout": 0.1, "max_position_embeddings": 64},
         "training": {
             "max_tokens": 300,
             "max_updates": 60,

@@ -13,6 +13,7 @@ from transformers import M2M100Tokenizer, PreTrainedTokenizerFast
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from support import small_sizes
 
 SENTENCES = [
     "ein kleiner Hund läuft im Park",
@@ -64,9 +65,8 @@ def coded_tokenizer(folder: Path) -> M2M100Tokenizer:
 def tiny_model(tokenizer: PreTrainedTokenizerFast, **fields: Any) -> ResidualForConditionalGeneration:
     """A random model of one layer and 64 positions whose output depends on its input."""
     torch.manual_seed(0)
-    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 64}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-    config = ResidualConfig(**{"vocab_size": len(tokenizer), **sizes, **heads, **fields})
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 64, **small_sizes()}
+    config = ResidualConfig(**{**sizes, **fields})
     model = ResidualForConditionalGeneration(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

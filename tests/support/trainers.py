@@ -7,13 +7,13 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.training.trainer import ResidualTrainer
 from residual_hf.training.training_settings import TrainingSettings
+from support import small_sizes
 
 
 def make_model(**fields):
     torch.manual_seed(0)
-    sizes = {"vocab_size": 40, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0}
-    sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    return ResidualForConditionalGeneration(ResidualConfig(**{**sizes, "max_position_embeddings": 32, **fields}))
+    sizes = {"vocab_size": 40, **small_sizes(ffn_dim=32), "decoder_layers": 2, "max_position_embeddings": 32}
+    return ResidualForConditionalGeneration(ResidualConfig(**{**sizes, "dropout": 0.0, **fields}))
 
 
 def make_corpus(size=64, seed=0):

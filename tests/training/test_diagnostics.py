@@ -6,6 +6,7 @@ from statistics import median
 
 import pytest
 import torch
+from support import small_sizes
 from support.files import read_json_lines
 from support.trainers import make_corpus, make_model, make_trainer
 from transformers import (
@@ -229,9 +230,7 @@ def test_batches_are_not_those_that_r_drop_doubles(tmp_path):
 
 
 def test_other_models_and_trainers(tmp_path):
-    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    model = BartForConditionalGeneration(BartConfig(vocab_size=40, d_model=8, **sizes, **heads))
+    model = BartForConditionalGeneration(BartConfig(vocab_size=40, **small_sizes(d_model=8)))
     arguments = Seq2SeqTrainingArguments(str(tmp_path), max_steps=2, report_to="none", use_cpu=True)
     rows = [make_corpus()[row] for row in range(16)]
     trainer = Seq2SeqTrainer(model, arguments, train_dataset=rows, data_collator=Seq2SeqCollator(1, 2))

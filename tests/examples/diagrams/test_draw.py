@@ -11,6 +11,7 @@ import pytest
 import torch
 from draw import dot_source, draw_modes, label_of
 from nodes import STATE
+from support import small_sizes
 from support.example_scripts import ROOT
 from support.models import OURS, SHAPES
 from support.processes import run_here
@@ -70,10 +71,8 @@ class Watch(TorchFunctionMode):
 def run_real_stack(name: str, stack: str, depth: int) -> Counter[str]:
     """A model of the size of the traced one, run from embeddings to the end of the stack."""
     options = {"streams": 2} if "streams" in LN_MODES[name].Options.__dataclass_fields__ else {}
-    sizes = {"d_model": STATE[2], "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    layers = {"encoder_layers": depth, "decoder_layers": depth}
-    config = ResidualConfig(ln_mode=name, ln_mode_options=options, vocab_size=10, **sizes, **heads, **layers)
+    sizes = small_sizes(STATE[2], depth, ffn_dim=32)
+    config = ResidualConfig(ln_mode=name, ln_mode_options=options, vocab_size=10, **sizes)
     model = ResidualModel(config).eval()
     embeddings, memory = torch.randn(STATE), [torch.randn(STATE)] if stack == "decoder" else []
     with torch.no_grad(), Watch(getattr(model, stack)) as watch:

@@ -11,6 +11,7 @@ import theory
 import trained_figures as trained
 from all_figures import FIGURES, find_figures
 from own_model import OwnModel, draw_for_model
+from support import small_sizes
 from support.example_scripts import ROOT
 from support.processes import run_here
 from support.tiny_translator import SENTENCES, save_tiny, tiny_model, tiny_tokenizer
@@ -169,8 +170,8 @@ def test_text_and_modes_for_a_model_are_checked(own_run, no_pictures, tmp_path):
         OwnModel.load(str(own_run), tmp_path / "longer.txt", own_run / "valid.references.txt")
     own = OwnModel.load(str(own_run))
     assert own.batch(1)["labels"].shape[0] == 2  # without the empty pair
-    sizes = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "vocab_size": 120}
-    bart = dataclasses.replace(own, model=BartForConditionalGeneration(BartConfig(**sizes)))
+    config = BartConfig(vocab_size=120, **small_sizes())
+    bart = dataclasses.replace(own, model=BartForConditionalGeneration(config))
     with pytest.raises(InputError, match="--modes: run is a BartForConditionalGeneration"):
         draw_for_model(FIGURES["b2t-3"], bart, tmp_path, modes=("post_ln",), seeds=(1,))
     assert draw_for_model(FIGURES["admin-3"], bart, tmp_path, seeds=(1,))
