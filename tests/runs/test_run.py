@@ -157,15 +157,13 @@ def test_separate_vocabularies(tmp_path):
     ("damage", "message"),
     [
         (lambda f: (f / "train.de").unlink(), r"no such file: .*train\.de"),
-        (lambda f: (f / "train.de").write_text("ein\n"), r"300 lines, but .*train\.de has 1"),
-        (lambda f: (f / "valid.en").write_text(""), r"valid\.en has 0 lines, but .*valid\.de has 12"),
         (lambda f: (f / "test.en").write_bytes(b"caf\xe9\n" * 9), r"test\.en.*line 1"),
         (
             lambda f: (f / "test.en").write_text("dog " * 90 + "\n" + "dog\n" * 8),
             r"data\.test: .*test\.en: line 1 has \d+ tokens, but the model reads at most 64",
         ),
     ],
-    ids=["missing file", "line counts", "empty file", "encoding", "too long"],
+    ids=["missing file", "encoding", "too long"],
 )
 def test_bad_corpora_are_refused_before_training(tmp_path, damage, message):
     recipe = make_recipe(tmp_path)

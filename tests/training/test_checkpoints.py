@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
-from support.files import same_weights
+from support.files import read_json_lines, same_weights
 from support.processes import VERB, run_forked
 from support.recipes import make_recipe
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
@@ -45,6 +45,12 @@ def names(checkpoints):
     return [checkpoint.name for checkpoint in checkpoints]
 
 
+def keep_one(folder):
+    """Delete what a run does not keep that has saved the last of these checkpoints."""
+    state = SimpleNamespace(is_world_process_zero=True, best_model_checkpoint=None)
+    KeepCheckpoints(folder, keep_last=1, keep_best=1, metric="nll").on_save(None, state, None)
+
+
 def test_choosing(tmp_path):
     folder = make_checkpoints(tmp_path, [3.0, 1.0, 2.0, 1.0])
     assert names(complete_checkpoints(folder)) == [f"checkpoint-{n}" for n in (5, 10, 15, 20)]
@@ -71,8 +77,7 @@ def test_a_copy_of_a_checkpoint_is_none(tmp_path):
     folder = make_checkpoints(tmp_path, [3.0, 2.0, 1.0])
     shutil.copytree(folder / "checkpoint-5", folder / "checkpoint-best-15")
     assert names(choose_checkpoints(folder, 2)) == ["checkpoint-10", "checkpoint-15"]
-    state = SimpleNamespace(is_world_process_zero=True, best_model_checkpoint=None)
-    KeepCheckpoints(folder, keep_last=1, keep_best=1, metric="nll").on_save(None, state, None)
+    keep_one(folder)
     assert {path.name for path in folder.iterdir()} == {"checkpoint-15", "checkpoint-best-15"}
 
 
@@ -84,8 +89,7 @@ def test_a_checkpoint_that_cannot_be_deleted_is_none_and_training_goes_on(tmp_pa
         raise OSError("Directory not empty")
 
     monkeypatch.setattr(os, "rmdir", refuse)
-    state = SimpleNamespace(is_world_process_zero=True, best_model_checkpoint=None)
-    KeepCheckpoints(folder, keep_last=1, keep_best=1, metric="nll").on_save(None, state, None)
+    keep_one(folder)
     assert names(complete_checkpoints(folder)) == ["checkpoint-15"]
 
 
@@ -93,8 +97,7 @@ def test_the_last_checkpoint_before_a_spike_is_kept(tmp_path):
     folder = make_checkpoints(tmp_path / "checkpoints", [4.0, 3.0, 2.0, 1.0])
     for update in (7, 15):
         (tmp_path / "spikes" / f"update-{update}").mkdir(parents=True)
-    state = SimpleNamespace(is_world_process_zero=True, best_model_checkpoint=None)
-    KeepCheckpoints(folder, keep_last=1, keep_best=1, metric="nll").on_save(None, state, None)
+    keep_one(folder)
     assert names(complete_checkpoints(folder)) == ["checkpoint-10", "checkpoint-20"]
 
 
@@ -103,8 +106,7 @@ def test_of_a_linked_checkpoint_only_the_link_is_deleted(tmp_path):
     moved = shutil.move(folder / "checkpoint-5", tmp_path / "archive")
     (folder / "checkpoint-5").symlink_to(moved)
     before = sorted(path.name for path in Path(moved).iterdir())
-    state = SimpleNamespace(is_world_process_zero=True, best_model_checkpoint=None)
-    KeepCheckpoints(folder, keep_last=1, keep_best=1, metric="nll").on_save(None, state, None)
+    keep_one(folder)
     assert [path.name for path in folder.iterdir()] == ["checkpoint-15"]
     assert sorted(path.name for path in Path(moved).iterdir()) == before
 
@@ -147,8 +149,7 @@ def run(tmp_path_factory):
 
 def test_a_run_keeps_the_last_and_the_best_and_ends_in_their_average(run):
     checkpoints = complete_checkpoints(run / "checkpoints")
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    nll = {r["step"]: r["eval_nll"] for r in records if "eval_nll" in r}
+    nll = {r["step"]: r["eval_nll"] for r in read_json_lines(run / "metrics.jsonl") if "eval_nll" in r}
     best = sorted(nll, key=nll.get)[:2]
     assert {int(c.name.split("-")[1]) for c in checkpoints} == {8, 10, 12, *best}
     weights = [load_file(c / "model.safetensors") for c in checkpoints[-3:]]

@@ -4,7 +4,7 @@
 
 With a checkout of Transformers' repository this includes its tests of generation and of exports. The source
 distribution on PyPI, which `.ci/run` uses, has `ModelTesterMixin` alone. There, `tests/model` covers generation
-(`test_generation.py`, `test_beam_search.py`, `test_decoding.py`, `test_caches.py`, `test_single_stack.py`) and
+(`test_generation.py`, `test_official_outputs.py`, `test_decoding.py`, `test_caches.py`, `test_single_stack.py`) and
 pipelines (`test_pipeline_translation.py`), whose tests in Transformers need models of the Hub.
 """
 
