@@ -1,6 +1,6 @@
 import pytest
 
-from residual_hf.data.language_names import bcp47, script_of
+from residual_hf.data.language_names import bcp47, code_of, script_of
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,29 @@ def test_documents_name_a_script_that_is_not_the_usual_one(code, name):
 )
 def test_the_script_of_a_language_may_be_that_of_its_region(code, script):
     assert script_of(code) == script
+
+
+NLLB = ["deu_Latn", "eng_Latn", "zho_Hans", "zho_Hant", "arb_Arab", "arb_Latn", "swh_Latn", "srp_Cyrl"]
+MBART = ["de_DE", "en_XX", "zh_CN", "pt_XX", "he_IL"]
+
+
+@pytest.mark.parametrize(
+    ("language", "known", "code"),
+    [
+        ("de", NLLB, "deu_Latn"),
+        ("deu_Latn", NLLB, "deu_Latn"),
+        ("zh", NLLB, "zho_Hans"),
+        ("zh-Hant", NLLB, "zho_Hant"),
+        ("zh-TW", NLLB, None),
+        ("ar", NLLB, "arb_Arab"),
+        ("sw", NLLB, "swh_Latn"),
+        ("fr", NLLB, None),
+        ("de", MBART, "de_DE"),
+        ("zh", MBART, "zh_CN"),
+        ("pt", MBART, "pt_XX"),
+        ("iw", MBART, "he_IL"),
+        ("de-AT", MBART, None),
+    ],
+)
+def test_code_of_a_language(language, known, code):
+    assert code_of(language, known) == code

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from itertools import chain, islice
 
 import datasets
@@ -10,9 +11,10 @@ from support.tiny_translator import tiny_tokenizer
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.data_settings import DataSettings, TokenizerSettings
+from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.marked_text import with_capitals
-from residual_hf.data.pipeline import Preparation, open_stream, prepare, read_corpora
+from residual_hf.data.pipeline import Preparation, mix, open_stream, prepare, read_corpora
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import from_mapping
 
@@ -265,3 +267,24 @@ def test_sources_too_long_and_a_corpus_of_which_nothing_is_left_are_refused(tmp_
     (tmp_path / "valid.source").write_text("red " * 40 + "\n" + "red\n" * 4)
     with pytest.raises(InputError, match=r"data\.valid: .*valid.source: line 1 has \d+ tokens"):
         prepared(tmp_path, corpora)
+
+
+def test_weights_and_temperature_decide_how_often_a_pair_comes(caplog):
+    encoded = EncodedCorpus.from_ids([[1]] * 30 + [[2]] * 10, [[3]] * 40)
+    plain, weighted = (
+        DataSettings(
+            train=[CorpusSpec(tsv=name, weight=w) for name, w in zip("xy", weights, strict=True)],
+            valid=[CorpusSpec(tsv="v")],
+        )
+        for weights in ((None, None), (1, 3))
+    )
+
+    def small(data):
+        mixed = mix(encoded, [30, 10], data, seed=1)
+        return len(mixed), sum(mixed[i]["input_ids"][0] == 2 for i in range(len(mixed)))
+
+    assert mix(encoded, [30, 10], plain, seed=1) is encoded
+    assert small(replace(plain, temperature=1e9)) == (40, 20)
+    assert small(weighted) == (40, 30)
+    assert "x: only 20 of 30 training examples are used" in caplog.text
+    assert "x: only 10 of 30 training examples are used" in caplog.text and "y: only" not in caplog.text

@@ -23,6 +23,10 @@ HEALTHY = [6.0 - 3.0 * update / 60 for update in range(60)]
 NOTHING = [6.0 - 0.05 * update / 60 for update in range(60)]
 STUCK = [6.0 - 0.9 * min(1.0, update / 10) for update in range(60)]
 
+VALUES = {"output_dir": "run", "source_lang": "en", "target_lang": "de"}
+VALUES |= {"data": {split: {"tsv": f"{split}.tsv"} for split in ("train", "valid")}}
+"""Of a recipe, except for its model and training."""
+
 
 def measured(losses, mode="post_ln", ratio=0.5, headroom=10.0):
     return ModeCheck(mode, ratio, "decoder self_attention", headroom, losses, RATES[:60], 40)
@@ -89,9 +93,7 @@ def test_another_optimizer_is_refused(tmp_path):
 
 def test_other_modes_do_not_have_the_options_of_a_preset():
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "decoder_ln_mode": "b2t"}
-    data = {split: {"tsv": f"{split}.tsv"} for split in ("train", "valid")}
-    values = {"output_dir": "run", "source_lang": "en", "target_lang": "de", "data": data}
-    recipe = from_mapping(Recipe, {**values, "model": {"preset": "resi_dual_opus100", **sizes}})
+    recipe = from_mapping(Recipe, {**VALUES, "model": {"preset": "resi_dual_opus100", **sizes}})
     assert recipe.build_config().ln_mode_options == {"dual_scale": 0.05}
     measurements = check.Check(recipe, tiny_tokenizer(), SimpleNamespace(device="cpu"))
     config = measurements.model("keel").config
@@ -103,12 +105,10 @@ def test_branches_are_measured_without_their_warm_up_and_warm_up_within_the_chec
     ids = torch.arange(4, 20).view(2, 8)
     corpus = SimpleNamespace(device="cpu", train=lambda seed: itertools.repeat({"input_ids": ids, "labels": ids}))
     sizes = {"d_model": 16, "encoder_layers": 3, "decoder_layers": 3, "ln_mode": "post_ln"}
-    data = {split: {"tsv": f"{split}.tsv"} for split in ("train", "valid")}
 
     def checked(**model):
-        values = {"output_dir": "run", "source_lang": "en", "target_lang": "de", "data": data}
         training = {"lr": 1e-30, "warmup_init_lr": 0.0, "max_updates": 9}
-        recipe = from_mapping(Recipe, {**values, "model": {**sizes, **model}, "training": training})
+        recipe = from_mapping(Recipe, {**VALUES, "model": {**sizes, **model}, "training": training})
         return check.Check(recipe, tiny_tokenizer(), corpus)
 
     plain, warmed = checked(), checked(branch_warmup={"schedule": schedule, "updates": 1000})
@@ -122,6 +122,5 @@ def test_only_the_first_pairs_are_read(tmp_path):
     (tmp_path / "text").write_text("a b\tc d\n" * 9 + "not a pair\n")
     corpus = {"tsv": str(tmp_path / "text"), "limit": 9}
     data = {"train": {"tsv": corpus["tsv"]}, "valid": corpus, "stream": True}
-    values = {"output_dir": "run", "source_lang": "en", "target_lang": "de", "data": data}
-    recipe = from_mapping(Recipe, values | {"tokenizer": {"vocab_size": 280}})
+    recipe = from_mapping(Recipe, VALUES | {"data": data, "tokenizer": {"vocab_size": 280}})
     assert len(prepare_first_pairs(recipe, 8, tmp_path).encoded["train"]) == 8

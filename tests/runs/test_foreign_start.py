@@ -8,17 +8,24 @@ import torch
 from support.foreign_models import FAMILIES, foreign_model, foreign_tokenizer, model_of_two_vocabularies
 from support.recipes import changed, make_recipe
 from support.tiny_translator import SENTENCES
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.encoding import encode_corpus
-from residual_hf.data.language_names import code_of
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.translator import Translator
 from residual_hf.model.alignment import token_spans
+from residual_hf.model.options import from_mapping
 from residual_hf.runs.building import build_model
+from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import train
 from residual_hf.runs.warm_start import load_start
 
@@ -101,9 +108,6 @@ def test_what_the_codes_cannot_express_is_refused_before_the_folder_is_made(tmp_
         for name in ("source_lang", "target_lang"):
             values["data"][split].pop(name)
     values["data"] |= changes.pop("data", {})
-    from residual_hf.model.options import from_mapping
-    from residual_hf.runs.recipe import Recipe
-
     recipe = from_mapping(Recipe, values | changes | {"tokenizer": {"path": str(tmp_path / "base")}})
     with pytest.raises(InputError, match=message):
         train(recipe)
@@ -138,35 +142,7 @@ def test_tokens_cannot_be_added_to_one_of_two_vocabularies(tmp_path):
         train(changed(recipe_from(tmp_path, base), "data", placeholders=True))
 
 
-NLLB = ["deu_Latn", "eng_Latn", "zho_Hans", "zho_Hant", "arb_Arab", "arb_Latn", "swh_Latn", "srp_Cyrl"]
-MBART = ["de_DE", "en_XX", "zh_CN", "pt_XX", "he_IL"]
-
-
-@pytest.mark.parametrize(
-    ("language", "known", "code"),
-    [
-        ("de", NLLB, "deu_Latn"),
-        ("deu_Latn", NLLB, "deu_Latn"),
-        ("zh", NLLB, "zho_Hans"),
-        ("zh-Hant", NLLB, "zho_Hant"),
-        ("zh-TW", NLLB, None),
-        ("ar", NLLB, "arb_Arab"),
-        ("sw", NLLB, "swh_Latn"),
-        ("fr", NLLB, None),
-        ("de", MBART, "de_DE"),
-        ("zh", MBART, "zh_CN"),
-        ("pt", MBART, "pt_XX"),
-        ("iw", MBART, "he_IL"),
-        ("de-AT", MBART, None),
-    ],
-)
-def test_code_of_a_language(language, known, code):
-    assert code_of(language, known) == code
-
-
 def test_another_family_is_refused_by_name(tmp_path):
-    from transformers import T5Config, T5ForConditionalGeneration
-
     base = tmp_path / "t5"
     foreign_tokenizer("m2m100", tmp_path).save_pretrained(base)
     T5ForConditionalGeneration(T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1)).save_pretrained(base)

@@ -23,8 +23,6 @@ from residual_hf.evaluation.perplexity import evaluate_text
 from residual_hf.hub.card import write_card
 from residual_hf.model.options import from_mapping
 from residual_hf.records.run_folder import Run
-from residual_hf.runs import fitting
-from residual_hf.runs.fitting import Interrupted
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import train
 
@@ -204,20 +202,12 @@ def test_files_of_the_same_name_are_scored_both(finished, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("data", [{}, {"stream": True, "shuffle_buffer": 40}], ids=["in memory", "stream"])
-def test_interrupted_run_resumes_to_the_same_weights(tmp_path, monkeypatch, data):
+def test_interrupted_run_resumes_to_the_same_weights(tmp_path, interrupted, data):
     complete = make_recipe(tmp_path / "complete", data, max_updates=16, eval_every=8)
     train(complete)
     recipe = replace(complete, output_dir=str(tmp_path / "resumed"))
 
-    class Interrupt(fitting.InterruptCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            self.interrupted = state.global_step == 11
-            super().on_step_end(args, state, control, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fitting, "InterruptCallback", Interrupt)
-        with pytest.raises(Interrupted, match="stopped at update 11"):
-            train(recipe)
+    interrupted(recipe, 10)
     train(recipe, resume=True)
     assert same_weights(*(tmp_path / run / "model" / "model.safetensors" for run in ("complete/run", "resumed")))
 

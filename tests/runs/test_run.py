@@ -14,8 +14,6 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import residual_hf
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import write_atomically
-from residual_hf.runs.reading import run_folder
 from residual_hf.runs.run import train
 
 
@@ -89,27 +87,6 @@ def test_existing_folder_is_refused_and_kept(finished):
     with pytest.raises(InputError, match=r"output_dir: .*run exists and is not empty; use --overwrite, --resume"):
         train(make_recipe(folder))
     assert json.loads((folder / "run" / "metrics.json").read_text()) == metrics
-
-
-@pytest.fixture
-def interrupted(monkeypatch):
-    """Trains a recipe, interrupted after a number of updates."""
-    import signal
-
-    from residual_hf.runs import fitting
-
-    def run(recipe, updates):
-        class Interrupt(fitting.InterruptCallback):
-            def on_step_begin(self, args, state, control, **kwargs):
-                if state.global_step == updates:
-                    signal.raise_signal(signal.SIGINT)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(fitting, "InterruptCallback", Interrupt)
-            with pytest.raises(fitting.Interrupted, match=f"stopped at update {updates + 1}; use --resume"):
-                train(recipe)
-
-    return run
 
 
 def test_interrupted_run_resumes_to_the_same_weights(tmp_path, finished, interrupted):
@@ -188,15 +165,6 @@ def test_training_that_does_not_fit_the_model_is_refused_before_the_text_is_read
     with pytest.raises(InputError, match=re.escape(message)):
         train(recipe)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_of_another_process_is_not_replaced(tmp_path):
-    write_atomically(tmp_path / "run.json", "{}")
-    with pytest.raises(InputError, match="another process has meanwhile written"), run_folder(tmp_path):
-        pass
-    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
-    with run_folder(tmp_path, overwrite=True):
-        assert not (tmp_path / "run.json").exists()
 
 
 def test_training_corpus_is_cleaned_and_the_report_written(tmp_path):

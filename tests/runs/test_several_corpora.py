@@ -1,7 +1,6 @@
 """Recipes with several corpora and languages, and with text that is tokenised already."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from support.recipes import WORDS, make_recipe
@@ -9,9 +8,6 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from residual_hf.base.errors import InputError
 from residual_hf.cli import main
-from residual_hf.data.data_settings import CorpusSpec, DataSettings
-from residual_hf.data.encoding import EncodedCorpus
-from residual_hf.data.pipeline import mix
 from residual_hf.model.options import from_mapping
 from residual_hf.records.run_folder import Run
 from residual_hf.records.run_record import CorpusRecord, DataRecord, RunRecord
@@ -65,27 +61,6 @@ def test_several_target_languages_need_tags(tmp_path):
     values["data"]["bidirectional"] = True
     with pytest.raises(InputError, match="language_tags: missing, must be 'source' or 'target' with the .* de, en"):
         from_mapping(Recipe, values)
-
-
-def test_weights_and_temperature_decide_how_often_a_pair_comes(caplog):
-    encoded = EncodedCorpus.from_ids([[1]] * 30 + [[2]] * 10, [[3]] * 40)
-    plain, weighted = (
-        DataSettings(
-            train=[CorpusSpec(tsv=name, weight=w) for name, w in zip("xy", weights, strict=True)],
-            valid=[CorpusSpec(tsv="v")],
-        )
-        for weights in ((None, None), (1, 3))
-    )
-
-    def small(data):
-        mixed = mix(encoded, [30, 10], data, seed=1)
-        return len(mixed), sum(mixed[i]["input_ids"][0] == 2 for i in range(len(mixed)))
-
-    assert mix(encoded, [30, 10], plain, seed=1) is encoded
-    assert small(replace(plain, temperature=1e9)) == (40, 20)
-    assert small(weighted) == (40, 30)
-    assert "x: only 20 of 30 training examples are used" in caplog.text
-    assert "x: only 10 of 30 training examples are used" in caplog.text and "y: only" not in caplog.text
 
 
 def test_text_that_moses_has_tokenised_is_scored_as_tokens_and_as_text(tmp_path):

@@ -1,14 +1,9 @@
-import io
-import logging
 import signal
-import sys
 from types import SimpleNamespace
 
 import pytest
 
 from residual_hf.base.interrupts import SIGNALS
-from residual_hf.base.tables import duration, figure
-from residual_hf.runs.reading import TerminalHandler, log_to
 from residual_hf.training import callbacks
 from residual_hf.training.callbacks import EvaluationSummary, InterruptCallback, RecordCallback
 
@@ -22,14 +17,6 @@ def clock(monkeypatch):
 
 def run_state(step, history=()):
     return SimpleNamespace(is_world_process_zero=True, global_step=step, max_steps=1000, log_history=list(history))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7000, "117 min"), (3e5, "3 days"), (9000, "2 h")],
-)
-def test_duration_in_a_unit_of_which_there_are_two(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_time_left_counts_the_updates_of_this_start(tmp_path, clock, caplog):
@@ -139,36 +126,3 @@ def test_a_signal_that_is_ignored_stays_ignored(signals, number):
     signal.raise_signal(number)
     assert not interrupt.interrupted
     interrupt.restore()
-
-
-def test_a_closed_terminal_does_not_stop_the_log(monkeypatch):
-    class Closed:
-        def write(self, text):
-            raise OSError(5, "Input/output error")
-
-        flush = isatty = fileno = lambda self: False
-
-    monkeypatch.setattr(sys, "stderr", Closed())
-    TerminalHandler().handle(logging.makeLogRecord({"msg": "update 1"}))
-
-
-def test_where_the_root_logger_prints_each_message_is_still_printed_once(monkeypatch):
-    printed, logged = io.StringIO(), io.StringIO()
-    monkeypatch.setattr(sys, "stderr", printed)
-    monkeypatch.setattr(logging.root, "handlers", [logging.StreamHandler(), logging.StreamHandler(logged)])
-    own = logging.getLogger("residual_hf.runs.run")
-    with log_to(TerminalHandler()):
-        own.info("update 1")
-        logging.warning("of another")
-    own.info("not asked for")
-    own.warning("after the run")
-    messages = ["update 1", "of another", "after the run"]
-    assert logged.getvalue().splitlines() == messages
-    assert [printed.getvalue().count(each) for each in (*messages, "not asked for")] == [1, 1, 1, 0]
-
-
-def test_numbers_are_plain():
-    assert [figure(value) for value in (0.0312512, 2.5, 9999.4, 9999.6, 12314.4, 1.74e9)] == [
-        "0.03125", "2.5", "9999", "10,000", "12,314", "1,740,000,000",
-    ]  # fmt: skip
-    assert (figure(float("nan")), figure(float("inf")), figure(-20000.0)) == ("nan", "inf", "-20,000")
