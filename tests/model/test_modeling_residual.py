@@ -33,19 +33,6 @@ def test_masked_source_tokens_are_not_seen_and_others_are(mode, models):
     assert changed(old, logits_of(model, seen, mask)).tolist() == [[False] * 4, [True] * 4]
 
 
-@every_shape
-def test_cross_attention_skips_masked_states_and_reads_others(mode, models):
-    model, mask = models(mode), SOURCE.ne(1)
-    with torch.no_grad():
-        memory = model.get_encoder()(SOURCE, attention_mask=mask).last_hidden_state
-    hidden, seen = memory.clone(), memory.clone()
-    hidden[1, 3:] += 1.0
-    seen[1, 2] += 1.0
-    old, skipped, read = (logits_of(model, None, mask, encoder_outputs=(m,)) for m in (memory, hidden, seen))
-    assert not changed(old, skipped).any()
-    assert changed(old, read).tolist() == [[False] * 4, [True] * 4]
-
-
 @every_mode
 def test_layers_can_be_dropped_in_training_or_the_config_says_no(mode):
     rates = {"encoder_layerdrop": 0.5, "decoder_layerdrop": 0.5}
