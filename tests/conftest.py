@@ -112,6 +112,14 @@ def model(tokenizer):
     return tiny_model(tokenizer)
 
 
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory):
+    """A saved tiny translator; tests only read it."""
+    from support.tiny_translator import save_tiny
+
+    return save_tiny(tmp_path_factory.mktemp("saved") / "model")
+
+
 @pytest.fixture
 def user_mode(tmp_path, monkeypatch):
     """A function that writes and imports a module with modes of a user; the registry forgets them afterwards."""

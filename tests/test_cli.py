@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from support.files import write_metric
 from support.processes import run_forked, run_python
-from support.tiny_translator import SENTENCES, save_tiny, stdin
+from support.tiny_translator import SENTENCES, stdin
 
 from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.base.lock import Lock
@@ -22,11 +22,6 @@ from residual_hf.commands import imports, training, using
 from residual_hf.commands.arguments import add_field, add_fields, given_fields, print_scores
 from residual_hf.model import connections
 from residual_hf.model.options import option
-
-
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory):
-    return save_tiny(tmp_path_factory.mktemp("cli") / "model")
 
 
 def test_imports_show_no_warnings_and_leave_the_garbage_collector_as_it_was(monkeypatch, caplog):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import yaml
 from support.example_scripts import ENGLISH, GERMAN, ROOT, run
+from support.files import read_json_lines
 from support.processes import run_here, run_programs_forked, run_programs_here, run_python
 from support.tiny_translator import tiny_model, tiny_tokenizer
 
@@ -110,7 +111,7 @@ def test_depth_study_goes_on_where_it_stopped(tmp_path):
     small = ("--depths", 2, "--warmups", 0, "--updates", 3, "--max-tokens", 128, "--width", 16, "--device", "cpu")
     run("depth/study.py", file, "--modes", "post_ln", "--seeds", 1, *small)
     output = run("depth/study.py", file, "--modes", "post_ln", "admin", "--seeds", 1, 2, *small)
-    runs = [json.loads(line) for line in file.read_text().splitlines()]
+    runs = read_json_lines(file)
     assert [(r["mode"], r["seed"]) for r in runs] == [("post_ln", 1), ("admin", 1), ("post_ln", 2), ("admin", 2)]
     assert all(0 < r["nll"] < 20 for r in runs)
     (cell,) = cells(output, "admin")
@@ -134,7 +135,7 @@ def test_verdicts_of_the_check_are_held_against_the_depth_study(tmp_path, small_
     measured = trained | {"warmup": 1, "nll": 5.1, "outcome": "stuck", "modes": modes}
     verdicts.write_text(json.dumps(measured) + "\n")
     output = run("depth/verdicts.py", runs, verdicts, "--seconds", 0.1, "--modes", "pre_ln")
-    lines = [json.loads(line) for line in verdicts.read_text().splitlines()]
+    lines = read_json_lines(verdicts)
     assert [(line["warmup"], line["outcome"]) for line in lines] == [(1, "stuck"), (0, "trained"), (1, "trained")]
     assert [mode["mode"] for mode in lines[1]["modes"]] == ["post_ln", "pre_ln"]
     assert "| **will not train** | 0 | 1 | 0 |" in output

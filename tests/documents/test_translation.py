@@ -21,16 +21,11 @@ from residual_hf.generation.markup import Inline
 from residual_hf.generation.translator import Translator
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_tiny(tmp_path_factory.mktemp("documents") / "model")
-
-
-def test_a_document_is_translated_by_the_command(model, tmp_path, refused, monkeypatch):
+def test_a_document_is_translated_by_the_command(model_folder, tmp_path, refused, monkeypatch):
     source, output = tmp_path / "page.HTML", tmp_path / "out.html"
     source.write_text('<p class="x">zwei <b>Katzen</b> schlafen.</p><p>zwei Katzen</p>\n<code>zwei</code>')
-    assert main(["translate", str(model), str(source), "--output", str(output)]) == 0
-    translator = Translator.from_pretrained(model)
+    assert main(["translate", str(model_folder), str(source), "--output", str(output)]) == 0
+    translator = Translator.from_pretrained(model_folder)
     written = output.read_text()
     assert written.startswith('<p class="x">') and written.count("<b>") == written.count("</b>") == 1
     assert written.endswith(f"<p>{translator.translate('zwei Katzen')}</p>\n<code>zwei</code>")
@@ -54,7 +49,7 @@ def test_a_document_is_translated_by_the_command(model, tmp_path, refused, monke
         ([str(source), "--output", "x.html", "--devices", "2"], "--devices: 2 given, must be 1 for a document"),
         (["gone.docx", "--output", "x.docx"], "no such file: gone.docx"),
     ):
-        refused(message, "translate", model, *arguments)
+        refused(message, "translate", model_folder, *arguments)
 
 
 def test_a_document_is_not_summarized_sentence_by_sentence(tmp_path, refused):
@@ -117,11 +112,11 @@ def test_numbers_stand_for_the_contents_of_elements():
     assert restored(json.loads(json.dumps(numbered(block, []))), contents) == block
 
 
-def test_formats_are_those_that_the_command_lists_and_the_extra_is_named(model, tmp_path, monkeypatch, refused):
+def test_formats_are_those_that_the_command_lists_and_the_extra_is_named(model_folder, tmp_path, monkeypatch, refused):
     assert {*READERS} == {*DOCUMENTS, ".txt"}
     for name in [name for name in sys.modules if name.startswith("residual_hf.documents.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "markdown_it", None)
     (tmp_path / "a.md").write_text("text")
     files = tmp_path / "a.md", "--output", tmp_path / "b.md"
-    refused("markdown_it is not installed: pip install 'residual_hf[documents]'", "translate", model, *files)
+    refused("markdown_it is not installed: pip install 'residual_hf[documents]'", "translate", model_folder, *files)

@@ -6,7 +6,7 @@ import logging
 import pytest
 import torch
 from support.processes import run_forked
-from support.tiny_translator import SENTENCES, save_tiny, stdin, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
 from residual_hf.base.errors import InputError
 from residual_hf.cli import main
@@ -18,11 +18,6 @@ from residual_hf.generation import scoring
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.scoring import score_translations, scored, translate_corpus
 from residual_hf.generation.translator import Translator
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return save_tiny(tmp_path_factory.mktemp("scores") / "model")
 
 
 @pytest.mark.parametrize(("tags", "forced"), [(None, None), ("source", None), ("target", None), (None, 0)])
@@ -75,7 +70,7 @@ def test_segmented_lines_in_capitals_are_read_as_they_are(tmp_path):
     assert found == translator.translate(lines)
 
 
-def test_the_command_scores_a_table_or_two_files(folder, tmp_path, capsys, refused, monkeypatch):
+def test_the_command_scores_a_table_or_two_files(model_folder, tmp_path, capsys, refused, monkeypatch):
     pairs = list(zip(SENTENCES, ["zwei Katzen", "ein Hund", "zwei", "a \U0001f989 dog"], strict=True))
     table = "".join(f"{source}\t{translation}\n" for source, translation in pairs)
     (tmp_path / "pairs.tsv").write_text(table)
@@ -83,13 +78,13 @@ def test_the_command_scores_a_table_or_two_files(folder, tmp_path, capsys, refus
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
     (tmp_path / "pairs.tsv.gz").write_bytes(gzip.compress(table.encode()))
     files = ["--source", str(tmp_path / "a.en"), "--translation", str(tmp_path / "a.de")]
-    written = [run_forked("-m", "residual_hf_cli", "score", folder, tmp_path / "pairs.tsv").stdout]
+    written = [run_forked("-m", "residual_hf_cli", "score", model_folder, tmp_path / "pairs.tsv").stdout]
     for arguments in ([str(tmp_path / "pairs.tsv")], [str(tmp_path / "pairs.tsv.gz")], files, []):
         monkeypatch.setattr("sys.stdin", stdin(table.encode()))
-        assert main(["score", str(folder), *arguments]) == 0
+        assert main(["score", str(model_folder), *arguments]) == 0
         written.append(capsys.readouterr().out)
     assert len({*written}) == 1
-    found = score_translations(Translator.from_pretrained(folder), *map(list, zip(*pairs, strict=True)))
+    found = score_translations(Translator.from_pretrained(model_folder), *map(list, zip(*pairs, strict=True)))
     assert written[0] == "".join(f"{score.log_prob:.4f}\t{score.tokens}\n" for score in found)
     (tmp_path / "a.de").write_text("zwei\n")
     (tmp_path / "one").write_text("zwei\n")
@@ -100,11 +95,11 @@ def test_the_command_scores_a_table_or_two_files(folder, tmp_path, capsys, refus
         (["a.en", "a b.de"], "must be one with both sides; of two files use --source a.en --translation 'a b.de'"),
         (["page.html"], "page.html: has no lines of text: export its sentences"),
     ):
-        refused(message, "score", folder, *arguments)
+        refused(message, "score", model_folder, *arguments)
 
 
-def test_what_the_model_cannot_read_is_refused(folder):
-    translator = Translator.from_pretrained(folder)
+def test_what_the_model_cannot_read_is_refused(model_folder):
+    translator = Translator.from_pretrained(model_folder)
     with pytest.raises(InputError, match=r"pair 2 has \d+ tokens, but the model reads at most"):
         score_translations(translator, ["zwei", "zwei"], ["two", "two cats sleep " * 300])
     with pytest.raises(ValueError, match="argument 2 is shorter"):
@@ -112,18 +107,18 @@ def test_what_the_model_cannot_read_is_refused(folder):
     assert score_translations(translator, [], []) == []
 
 
-def test_a_pair_that_is_too_long_may_be_skipped(folder):
-    translator = Translator.from_pretrained(folder)
+def test_a_pair_that_is_too_long_may_be_skipped(model_folder):
+    translator = Translator.from_pretrained(model_folder)
     pairs = [("ein Hund", "a dog"), ("ein " * 400, "a dog"), ("ein Hund", "a dog")]
     first, skipped, last = scored(translator, pairs, skip_long=True)
     assert first == last and skipped == "nan\t0"
 
 
-def test_a_pair_is_named_by_its_place_among_all(folder, monkeypatch):
+def test_a_pair_is_named_by_its_place_among_all(model_folder, monkeypatch):
     monkeypatch.setattr(scoring, "WINDOW", 2)
     pairs = [("zwei", "two")] * 2 + [("zwei", "two cats sleep " * 300)]
     with pytest.raises(InputError, match="pair 3 has"):
-        list(scoring.scored(Translator.from_pretrained(folder), pairs))
+        list(scoring.scored(Translator.from_pretrained(model_folder), pairs))
 
 
 def test_no_advice_names_an_option_that_no_command_has(caplog):

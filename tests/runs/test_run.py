@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.files import same_weights, write_metric
+from support.files import read_json_lines, same_weights, write_metric
 from support.recipes import changed, make_recipe
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
@@ -37,7 +37,7 @@ def test_run_folder_is_complete(finished):
         assert len((run / f"{split}.hypotheses.txt").read_text().splitlines()) == size
         references = (folder / f"{split}.de").read_text()
         assert (run / f"{split}.references.txt").read_text() == references
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    records = read_json_lines(run / "metrics.jsonl")
     assert {"loss", "nll", "ppl", "learning_rate"} <= set(records[0])
     assert any("eval_nll" in record for record in records)
     assert "update 60" in (run / "train.log").read_text()
@@ -236,7 +236,7 @@ def test_updates_or_epochs_whichever_comes_first(tmp_path, updates, epochs, expe
     limits = {"max_updates": updates, "max_epochs": epochs}
     schedule = {"schedule": "linear", "warmup_updates": 1, "log_every": 1}
     assert train(make_recipe(tmp_path, **limits, **schedule, eval_every=50, eval_bleu=False))["updates"] == expected
-    log = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    log = read_json_lines(tmp_path / "run" / "metrics.jsonl")
     rates = [entry["learning_rate"] for entry in log if "loss" in entry]
     assert rates[-1] == pytest.approx(rates[1] / (expected - 1))  # the schedule ends where training does
 

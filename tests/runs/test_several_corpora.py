@@ -1,8 +1,7 @@
 """Recipes with several corpora and languages, and with text that is tokenised already."""
 
-import json
-
 import pytest
+from support.files import read_json_lines
 from support.recipes import WORDS, make_recipe
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
@@ -76,7 +75,7 @@ def test_text_that_moses_has_tokenised_is_scored_as_tokens_and_as_text(tmp_path)
     metrics = train(from_mapping(Recipe, values))
     assert metrics["test"]["references"] == "raw" and metrics["valid"]["references"] == "detokenized"
     assert metrics["test"]["tokenized_bleu"]["line"].startswith("BLEU4 = ")
-    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    logged = read_json_lines(tmp_path / "run" / "metrics.jsonl")
     assert any("eval_tokenized_bleu" in record for record in logged)
 
 

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 import yaml
 from support import small_sizes
-from support.files import same_weights
+from support.files import read_json_lines, same_weights
 from support.tones import tones, write_tones
 from transformers import (
     AutoFeatureExtractor,
@@ -79,7 +79,7 @@ def test_it_learns_and_records(run, manifest):
     )
     assert 'pipeline("automatic-speech-recognition"' in card and "24 recordings" in card
     assert "processor_config.json" in validate_model_folder(folder / "model")
-    entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    entries = read_json_lines(folder / "metrics.jsonl")
     assert all("eval_wer" in entry for entry in entries if "eval_nll" in entry)
 
 

@@ -1,6 +1,5 @@
 """The three kinds of divergence, told apart on made curves, and the command."""
 
-import json
 import math
 import sys
 
@@ -8,6 +7,7 @@ import pytest
 import yaml
 from stress import StressRun, StressSetting, corpus_of, ranked, survival, table
 from support.example_scripts import ROOT
+from support.files import read_json_lines
 from support.processes import run_here
 from support.recipes import make_recipe
 
@@ -91,7 +91,7 @@ def test_command_continues_its_runs(tmp_path, small_generated_corpus):
     assert run_here(SCRIPT, *arguments, "--modes", "post_ln").returncode == 0
     done = run_here(SCRIPT, *arguments, "--modes", "post_ln", "resi_dual")
     assert done.returncode == 0 and "| `resi_dual` |" in done.stdout
-    runs = [json.loads(line) for line in (tmp_path / "out" / "runs.jsonl").read_text().splitlines()]
+    runs = read_json_lines(tmp_path / "out" / "runs.jsonl")
     assert [run["mode"] for run in runs] == ["post_ln", "resi_dual"] and runs[0]["commit"] == commit()
     assert runs[0]["setting"]["max_tokens"] == 128
     assert all(len(run["losses"]) == 4 and math.isfinite(run["losses"][-1]) for run in runs)
@@ -107,7 +107,7 @@ def test_corpus_of_a_recipe(tmp_path):
     arguments = ["--output-dir", tmp_path / "out", "--modes", "pre_ln", "--layers", 1]
     arguments += ["--width", 16, "--updates", 3, "--recipe", tmp_path / "recipe.yaml"]
     assert [run_here(SCRIPT, *arguments).returncode for _ in range(2)] == [0, 0]
-    (run,) = map(json.loads, (tmp_path / "out" / "runs.jsonl").read_text().splitlines())
+    (run,) = read_json_lines(tmp_path / "out" / "runs.jsonl")
     assert run["setting"]["corpus"].startswith("train.en|train.de (") and len(run["losses"]) == 3
     assert "| `pre_ln` |" in (tmp_path / "out" / "stress.md").read_text()
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**recipe, "data": {**data, "stream": True}}))
