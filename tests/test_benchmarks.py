@@ -11,8 +11,9 @@ import sys
 import pytest
 import torch
 from support import ROOT
+from support.example_scripts import refusal, run
 from support.native_library import needs_kernels
-from support.processes import run_here, run_python
+from support.processes import run_python
 from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf import native
@@ -30,8 +31,7 @@ def test_train_speed_writes_positive_figures_of_models_of_one_size(tmp_path):
     file = tmp_path / "speed.json"
     options = "--device cpu --batches 2 --warmup 0 --max-tokens 64 --threads 1 --json"
     arguments = (*options.split(), str(file))
-    done = run_here(BENCHMARKS / "train_speed.py", *arguments)
-    assert done.returncode == 0, done.stderr
+    printed = run(BENCHMARKS / "train_speed.py", *arguments)
     figures = json.loads(file.read_text(encoding="utf-8"))
 
     assert (figures["batches"], figures["threads"]) == (2, 1)
@@ -43,24 +43,21 @@ def test_train_speed_writes_positive_figures_of_models_of_one_size(tmp_path):
     for (precision, candidate), row in rows.items():
         assert row["tokens_per_second"]["q1"] > 0, candidate
         assert all(ratio["q1"] > 0 for ratio in row["ratios"].values()), candidate
-        assert candidate in done.stdout
+        assert candidate in printed
         marian = rows[precision, "marian"]
         norms_at_the_ends = 0 if "post_ln" in candidate or "marian" in candidate else 2 * 2 * 128
         assert row["parameters"] == marian["parameters"] + norms_at_the_ends
     assert rows["fp32", "marian"]["ratios"]["marian"]["median"] == 1
 
-    again = run_here(BENCHMARKS / "train_speed.py", *arguments)
-    assert again.returncode == 2
-    assert str(file) in again.stderr
+    assert str(file) in refusal(BENCHMARKS / "train_speed.py", *arguments)
 
 
 @pytest.mark.slow
 def test_streaming_writes_a_corpus_and_positive_figures(tmp_path):
     arguments = ("--pairs", "3000", "--batches", "20", "--vocab-size", "400", "--json", str(tmp_path / "figures.json"))
-    done = run_here(BENCHMARKS / "streaming.py", str(tmp_path / "corpus"), *arguments)
-    assert done.returncode == 0, done.stderr
+    printed = run(BENCHMARKS / "streaming.py", str(tmp_path / "corpus"), *arguments)
     figures = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
-    assert json.loads(done.stdout) == figures
+    assert json.loads(printed) == figures
     for side in ("en", "de"):
         assert len((tmp_path / f"corpus/train.{side}").read_text(encoding="utf-8").splitlines()) == 3000
     assert figures["pairs"] > figures["batches"] == 20
@@ -68,9 +65,7 @@ def test_streaming_writes_a_corpus_and_positive_figures(tmp_path):
         assert figures[name] > 0
     assert figures["peak_memory_mib"] > figures["peak_memory_mib_before"] > 0
 
-    again = run_here(BENCHMARKS / "streaming.py", str(tmp_path / "corpus"), "--pairs", "10")
-    assert again.returncode == 2
-    assert "must be new" in again.stderr
+    assert "must be new" in refusal(BENCHMARKS / "streaming.py", str(tmp_path / "corpus"), "--pairs", "10")
 
 
 def test_alignment_counts_the_links_of_a_text(monkeypatch, tmp_path):
@@ -89,7 +84,6 @@ def test_alignment_counts_the_links_of_a_text(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_loss_memory_shows_that_the_fused_loss_holds_no_logits():
     done = run_python(BENCHMARKS / "loss_memory.py", "--tokens", "2048", "--vocab-size", "20000", "--width", "16")
-    assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert figures["logits_mb"] == 164
     assert figures["peak_mb"]["fused"] < figures["logits_mb"] < figures["peak_mb"]["plain"]
@@ -120,16 +114,14 @@ def test_decode_speed_compares_all_candidates_by_default(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_command_of_the_speed_table_runs(tmp_path):
-    done = run_here(BENCHMARKS / "decode_speed.py", "--size", "iwslt", "--threads", "1", "--repeats", "1")
-    assert done.returncode == 0, done.stderr
-    assert "resi_dual_int8" in done.stdout
+    options = "--size iwslt --threads 1 --repeats 1"
+    assert "resi_dual_int8" in run(BENCHMARKS / "decode_speed.py", *options.split())
 
 
 def test_decode_speed_compares_candidates_of_one_size(tmp_path):
     file, picture = tmp_path / "decode.json", tmp_path / "decode.svg"
     options = "--size tiny --cases greedy encode --repeats 1 --candidates marian post_ln_pytorch resi_dual_float32"
-    done = run_here(BENCHMARKS / "decode_speed.py", *options.split(), "--json", str(file), "--plot", str(picture))
-    assert done.returncode == 0, done.stderr
+    run(BENCHMARKS / "decode_speed.py", *options.split(), "--json", str(file), "--plot", str(picture))
     cases = json.loads(file.read_text(encoding="utf-8"))["cases"]
     assert list(cases) == ["greedy", "encode"]
     for results in cases.values():
@@ -158,8 +150,7 @@ def test_an_instruction_set_limits_all_libraries(monkeypatch):
 @pytest.mark.slow
 def test_threads_are_compared_beside_another_program(tmp_path):
     small = "--size tiny --sentences 8 --updates 1 --rounds 1 --threads 1 2 --busy 1 --json"
-    done = run_here(BENCHMARKS / "threads.py", *small.split(), tmp_path / "threads.json")
-    assert done.returncode == 0, done.stderr
+    run(BENCHMARKS / "threads.py", *small.split(), tmp_path / "threads.json")
     figures = json.loads((tmp_path / "threads.json").read_text(encoding="utf-8"))
     assert figures["busy"] == 1 and {"decode", "train"} <= set(figures)
     assert all(figures[task][count]["median"] > 0 for task in ("decode", "train") for count in ("1", "2"))
@@ -168,45 +159,39 @@ def test_threads_are_compared_beside_another_program(tmp_path):
 @pytest.mark.slow
 def test_shares_of_a_step_add_up():
     small = "--sizes tiny --dtypes int8 --cases greedy --repeats 1"
-    done = run_here(BENCHMARKS / "shares.py", *small.split())
-    assert done.returncode == 0, done.stderr
-    shares = [int(share) for share in re.findall(r"\| (-?\d+) % \|", done.stdout)]
+    printed = run(BENCHMARKS / "shares.py", *small.split())
+    shares = [int(share) for share in re.findall(r"\| (-?\d+) % \|", printed)]
     assert len(shares) == 5 and abs(sum(shares) - 100) <= 3
 
 
 @pytest.mark.slow
 @needs_kernels
 def test_shares_of_a_training_step_add_up_and_each_part_has_one():
-    options = ["--training", "multi30k_tiny", "--repeats", "1", "--vocab-size", "9000"]
-    done = run_here(BENCHMARKS / "shares.py", *options)
-    assert done.returncode == 0, done.stderr
-    shares = {part: float(share) for part, share in re.findall(r"\| ([a-z ]+) \| ([\d.]+) % \|", done.stdout)}
+    options = "--training multi30k_tiny --repeats 1 --vocab-size 9000"
+    printed = run(BENCHMARKS / "shares.py", *options.split())
+    shares = {part: float(share) for part, share in re.findall(r"\| ([a-z ]+) \| ([\d.]+) % \|", printed)}
     assert len(shares) == 7 and min(shares.values()) > 0.05
     assert sum(shares.values()) == pytest.approx(100, abs=0.4)
     assert shares["output layer and loss"] > shares["attention"] > shares["optimizer"]
-    assert len(re.findall(r"% \| 0\.\d\d \|", done.stdout)) == 2  # products relative to the peak
+    assert len(re.findall(r"% \| 0\.\d\d \|", printed)) == 2  # products relative to the peak
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("bergamot") is None, reason="bergamot has no wheel for this Python")
 def test_bergamot_translates_to_the_same_length():
-    done = run_here(BENCHMARKS / "bergamot_speed.py", "--repeats", "1")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("| 30.0 |") == 6
+    assert run(BENCHMARKS / "bergamot_speed.py", "--repeats", "1").count("| 30.0 |") == 6
 
 
 @pytest.mark.slow
 @needs_kernels
 @pytest.mark.skipif(shutil.which("node") is None or not KERNELS.exists(), reason="node or kernels.wasm is missing")
 def test_the_page_translates_in_node():
-    done = run_here(BENCHMARKS / "web_speed.py", "--repeats", "1")
-    assert done.returncode == 0, done.stderr
+    printed = run(BENCHMARKS / "web_speed.py", "--repeats", "1")
     row = r"\| 5 \| web \| [1-9]\d* \| \d+\.\d \| 1.0 \|"
-    assert re.search(row + r"\nsize of the page with its model: \d\d.\d MB", done.stdout)
+    assert re.search(row + r"\nsize of the page with its model: \d\d.\d MB", printed)
 
 
 @needs_kernels
 def test_shortlist_compares_with_the_whole_vocabulary():
-    done = run_here(BENCHMARKS / "shortlist.py", "--size", "tiny", "--repeats", "1", "--dtypes", "int8")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("int8, shortlist") == 3
+    printed = run(BENCHMARKS / "shortlist.py", "--size", "tiny", "--repeats", "1", "--dtypes", "int8")
+    assert printed.count("int8, shortlist") == 3

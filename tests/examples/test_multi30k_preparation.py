@@ -4,26 +4,22 @@ import gzip
 from collections import Counter
 
 import pytest
-from support import ROOT
-from support.processes import run_here
+from support.example_scripts import refusal, run
 
 from residual_hf.data.text_files import iter_lines
 
 SENTENCES = ['The boys don\'t say "stop." ', "A green-grey boy & a girl."]
 
 
-def prepare(*arguments):
-    return run_here(ROOT / "examples" / "multi30k" / "prepare.py", *arguments)
-
-
 def test_tokens_of_moses_in_subwords_and_their_frequencies(tmp_path):
     pytest.importorskip("subword_nmt")
+    prepare = ("multi30k/prepare.py", tmp_path / "raw", tmp_path / "bpe")
     (tmp_path / "raw").mkdir()
     for part in ("train", "val", "test_2016_flickr"):
         for language in ("en", "de"):
             with gzip.open(tmp_path / "raw" / f"{part}.{language}.gz", "wt") as file:
                 file.writelines(f"{sentence}\n" for sentence in SENTENCES * 3)
-    assert prepare(tmp_path / "raw", tmp_path / "bpe").returncode == 0
+    run(*prepare)
     segmented = {path.name: list(iter_lines(path)) for path in (tmp_path / "bpe").glob("*.gz")}
     assert len(segmented) == 6 and all(len(lines) == 6 for lines in segmented.values())
     words = [line.replace("@@ ", "") for line in segmented["val.bpe.en.gz"][:2]]
@@ -35,5 +31,4 @@ def test_tokens_of_moses_in_subwords_and_their_frequencies(tmp_path):
     frequencies = [int(count) for _, count in entries]
     assert {token: int(count) for token, count in entries if count != "0"} == counts
     assert (len(entries) + 4) % 8 == 0 and frequencies == sorted(frequencies, reverse=True)
-    again = prepare(tmp_path / "raw", tmp_path / "bpe")
-    assert again.returncode == 2 and "bpe exists" in again.stderr
+    assert "bpe exists" in refusal(*prepare)

@@ -1,7 +1,8 @@
 """The script that cuts Tatoeba into train, validation and test."""
 
 from support import ROOT
-from support.processes import run_forked, run_here
+from support.example_scripts import run
+from support.processes import run_forked
 
 from residual_hf.data.text_files import iter_lines
 
@@ -13,7 +14,7 @@ def test_no_sentence_is_in_two_parts(tmp_path):
     lines = [f"Hello {n // 2}.\tHallo {n}.\tCC-BY 2.0 (France)" for n in range(200)]
     lines += [f"HELLO {n}.\tHallo {2 * n + 2}.\tCC-BY" for n in range(0, 99, 2)]
     (tmp_path / "deu.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    assert run_here(PREPARE, tmp_path / "deu.txt", tmp_path / "a", "--held-out", 20).returncode == 0
+    run(PREPARE, tmp_path / "deu.txt", tmp_path / "a", "--held-out", 20)
     run_forked(PREPARE, tmp_path / "deu.txt", tmp_path / "b", "--held-out", 20)  # there sets have another order
     parts = {}
     for name in ("train", "valid", "test"):

@@ -12,9 +12,8 @@ import torch
 from draw import dot_source, draw_modes, label_of
 from nodes import STATE
 from support import small_sizes
-from support.example_scripts import ROOT
+from support.example_scripts import ROOT, refusal, run
 from support.models import OURS, SHAPES
-from support.processes import run_here
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from wiring import Wiring, trace_stack
@@ -26,7 +25,7 @@ from residual_hf.model.layers import ResidualAttention, ResidualDecoderLayer, Re
 from residual_hf.model.modes_multi_stream import weighted_sums
 from residual_hf.model.norms import NORM_TYPES
 
-SCRIPT = ROOT / "examples/diagrams/draw.py"
+SCRIPT = "diagrams/draw.py"
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="no program `dot` (Graphviz)")
 SVG = "{http://www.w3.org/2000/svg}"
 ADDITIONS = {torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__, torch.Tensor.__iadd__}
@@ -263,17 +262,16 @@ def test_command_draws_own_modes_next_to_others(tmp_path, own_modes):
     LN_MODES.pop("highway")
     imported = ("--import", ROOT / "examples/custom_mode/highway.py")
     decoder = ("post_ln", "highway", "--stack", "decoder", "--output-dir", tmp_path / "new" / "folder")
-    drawn = run_here(SCRIPT, *decoder, *imported)
     file = tmp_path / "new" / "folder" / "post_ln-highway-decoder.svg"
-    assert drawn.returncode == 0 and drawn.stdout.strip() == str(file)
+    assert run(SCRIPT, *decoder, *imported).strip() == str(file)
     text = file.read_text(encoding="utf-8")
     assert text.count("cross-attention") == 2 and ">highway</text>" in text
-    refused = run_here(SCRIPT, *decoder)
-    assert refused.returncode == 2 and "exists; use --overwrite" in refused.stderr
+    assert "exists; use --overwrite" in refusal(SCRIPT, *decoder)
     file.write_text("")
-    assert run_here(SCRIPT, *decoder, "--overwrite").returncode == 0 and file.read_text(encoding="utf-8") == text
-    refused = run_here(SCRIPT, "nothing", "--output-dir", tmp_path / "nothing")
-    assert refused.returncode == 2 and "'nothing'" in refused.stderr and not (tmp_path / "nothing").exists()
+    run(SCRIPT, *decoder, "--overwrite")
+    assert file.read_text(encoding="utf-8") == text
+    assert "'nothing'" in refusal(SCRIPT, "nothing", "--output-dir", tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
 
 
 def test_picture_of_the_readme_is_up_to_date():
@@ -286,8 +284,6 @@ def test_picture_of_the_readme_is_up_to_date():
 
 def test_without_graphviz_the_message_names_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    refused = run_here(SCRIPT, "post_ln", "--output-dir", tmp_path)
-    assert refused.returncode == 2 and "apt-get install graphviz" in refused.stderr
+    assert "apt-get install graphviz" in refusal(SCRIPT, "post_ln", "--output-dir", tmp_path)
     monkeypatch.setitem(sys.modules, "graphviz", None)
-    refused = run_here(SCRIPT, "post_ln", "--output-dir", tmp_path)
-    assert refused.returncode == 2 and "pip install 'residual_hf[figures]'" in refused.stderr
+    assert "pip install 'residual_hf[figures]'" in refusal(SCRIPT, "post_ln", "--output-dir", tmp_path)

@@ -12,7 +12,7 @@ import trained_figures as trained
 from all_figures import FIGURES, find_figures
 from own_model import OwnModel, draw_for_model
 from support import small_sizes
-from support.example_scripts import ROOT
+from support.example_scripts import ROOT, refusal, run
 from support.processes import run_here
 from support.tiny_translator import SENTENCES, save_tiny, tiny_model, tiny_tokenizer
 from transformers import BartConfig, BartForConditionalGeneration
@@ -136,10 +136,9 @@ def test_figures_of_a_model(own_run, no_pictures, tmp_path):
         rows = list(csv.DictReader(file))
     assert {row["series"] for row in rows} == {"run", "fresh admin"}
     assert max(float(row["x"]) for row in rows if row["panel"].startswith("decoder")) == 2
-    assert run_here(SCRIPT, "theorems", *options).returncode == 2
+    assert "theorems: trains models of its own" in refusal(SCRIPT, "theorems", *options)
     save_tiny(own_run / "model", overwrite=True, ln_mode="t_fixup")
-    refused = run_here(SCRIPT, "b2t-4", *options)
-    assert refused.returncode == 2 and "figures.py: b2t-4: run has none of the norms" in refused.stderr
+    assert "figures.py: b2t-4: run has none of the norms" in refusal(SCRIPT, "b2t-4", *options)
 
 
 def test_fresh_models_have_no_branch_warmup_of_the_model(own_run):
@@ -221,8 +220,8 @@ def test_other_modes_have_no_theorems(tmp_path, monkeypatch):
 
 
 def test_figures_of_which_none_can_be_drawn_are_an_error(tmp_path):
-    refused = run_here(SCRIPT, "all", "--modes", "typo", "--output-dir", tmp_path / "new")
-    assert refused.returncode == 2 and "typo" in refused.stderr and not (tmp_path / "new").exists()
+    assert "typo" in refusal(SCRIPT, "all", "--modes", "typo", "--output-dir", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_gradients_of_theorem_1_are_relative_to_the_last_sublayer():
@@ -255,9 +254,7 @@ def test_depths_are_those_below_the_largest(monkeypatch):
 
 
 def test_figures_are_listed_without_a_name():
-    listed = run_here(SCRIPT)
-    lines = listed.stdout.splitlines()
-    assert listed.returncode == 0 and len(lines) > 20
+    lines = run(SCRIPT).splitlines()
+    assert len(lines) > 20
     assert any(line.startswith("resi_dual-2 ") and "figure 2" in line for line in lines)
-    refused = run_here(SCRIPT, "resi_dual-2")
-    assert refused.returncode == 2 and "--output-dir: missing" in refused.stderr
+    assert "--output-dir: missing" in refusal(SCRIPT, "resi_dual-2")
