@@ -125,19 +125,19 @@ class Contents:
             if kind in PLAIN:
                 self.notes.append(member)
             elif kind in CONTAINERS and not member:
-                self.notes.append(kind)
+                self.notes += kind, 0
             else:
                 self.add(member)
 
     def add(self, value: Any) -> None:
         if isinstance(value, dict):
-            self.notes.append(len(value))
+            self.notes += dict, len(value)
             self.add_all(value)
         elif isinstance(value, (list, tuple)):
-            self.notes.append(len(value))
+            self.notes += type(value), len(value)
             self.add_all(dict(enumerate(value)))
         elif isinstance(value, (set, frozenset)):
-            self.notes.append(frozenset(value))
+            self.notes += type(value), frozenset(value)
         else:
             self.notes.append(id(value))
             if isinstance(value, Tensor):

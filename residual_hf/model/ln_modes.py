@@ -74,7 +74,7 @@ class DualStream(StreamBoundary):
         scale_initial_gain(self.norm, self.options.output_gain)
 
     def starting_values(self) -> dict[str, Tensor | float]:
-        names = {"weight", "bias"} & dict(self.norm.named_parameters()).keys()  # others would stay 0
+        names = [name for name, _ in self.norm.named_parameters() if name in ("weight", "bias")]  # others would stay 0
         if not names:
             raise ValueError(f"{type(self.norm).__name__} has no gain to set to 0")
         return {f"norm.{name}": 0.0 for name in names}

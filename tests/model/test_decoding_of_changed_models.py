@@ -190,6 +190,34 @@ def test_no_change_of_a_model_gives_an_old_translation(change, dtype, served):
         torch.testing.assert_close(scores, torch.stack(expected), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"a": 1, "b": 5}, {"a": {"b": 5}}),
+        ({"a": {"b": 1}, "c": 1}, {"a": 1, "b": {"c": 1}}),
+        ({"a": [], "b": 0}, {"a": (), "b": 0}),
+    ],
+    ids=str,
+)
+def test_attributes_that_are_nested_otherwise_are_noticed(before, after):
+    module = torch.nn.Module()
+    vars(module).update(before)
+    found = Fingerprint([module])
+    assert found.matches(module, [module])
+    for name in before:
+        delattr(module, name)
+    vars(module).update(after)
+    assert not found.matches(module, [module])
+
+
+def test_a_list_that_is_filled_in_place_is_noticed():
+    module = torch.nn.Module()
+    module.rates = []
+    found = Fingerprint([module])
+    module.rates.append(0.5)
+    assert not found.matches(module, [module])
+
+
 @pytest.mark.usefixtures("with_and_without_kernels")
 def test_weights_that_are_the_same_are_prepared_once():
     model, sources = make_model("post_ln"), make_sources(random.Random(9), 2, left_padded=False)
