@@ -1,4 +1,4 @@
-"""The tables of examples/multi30k/README.md, against the records of the runs and the pages that sum them up."""
+"""The tables of examples, against the records of the runs and the pages that sum them up."""
 
 import json
 from statistics import fmean
@@ -15,15 +15,26 @@ def rows_of(page, header):
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
 
 
+def records_of(folder):
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("runs/*.json")}
+
+
+def scores_of(record):
+    return [f"{record['scores'][key][0]:.{digits}f}" for key, digits in (("nll", 3), ("bleu", 2))]
+
+
 def test_the_table_has_the_recorded_scores():
-    records = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in FOLDER.glob("runs/*.json")}
     rows = [[cell.strip("`") for cell in row] for row in rows_of(FOLDER / "README.md", "| mode | rate | seed |")]
     found = {f"{mode}_lr{float(rate)}_s{seed}": scores for mode, rate, seed, *scores in rows}
-    nll_and_bleu = {
-        name: [f"{run['scores'][key][0]:.{n}f}" for key, n in (("nll", 3), ("bleu", 2))]
-        for name, run in records.items()
-    }
-    assert found == nll_and_bleu
+    assert found == {name: scores_of(run) for name, run in records_of(FOLDER).items()}
+
+
+def test_the_table_of_deep_models_has_the_recorded_curves_and_scores():
+    folder = FOLDER.parent / "iwslt14_de_en"
+    rows = rows_of(folder / "README.md", "| | 500 updates | 1,000")
+    found = {f"{mode.strip('`')}_12l_w0_lr0.002_s1": figures for mode, *figures in rows}
+    curves = {name: [f"{nll:.3f}" for _, nll in run["curve"]] for name, run in records_of(folder).items()}
+    assert found == {name: curves[name] + scores_of(run)[1:] for name, run in records_of(folder).items()}
 
 
 def test_readme_has_each_mode_at_the_rate_with_its_lowest_nll():
