@@ -142,8 +142,8 @@ class ExportTarget(ABC):
     def write(self, model: Model, tokenizer: Any, folder: Path) -> None: ...
 
     def quantize(self, model: Model, tokenizer: Any, folder: Path) -> None:
-        """Replace weights in float32 by those in int8."""
-        raise NotImplementedError
+        """Replace weights in float32 by those in int8, where `dtypes` has both."""
+        raise NotImplementedError(f"{type(self).__name__} writes {self.dtypes[0]} only")
 
     def write_shortlist(self, shortlist: Shortlist, model: Model, tokenizer: Any, folder: Path) -> None:
         """Write the likely target tokens of each source token, if the runtime computes only a part of the output."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -172,7 +172,7 @@ class OwnEnd(LogitsProcessor):
         self.length, self.end = OwnLength(limits), end
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        is_last = self.length(nn.functional.pad(input_ids, (0, 1)), None)  # with the token that is chosen now
+        is_last = self.length(input_ids, None)  # asked one token earlier than a stopping criterion
         ends = torch.full_like(scores[0], -torch.inf)
         ends[self.end] = 0
         return torch.where(is_last[:, None], ends, scores)

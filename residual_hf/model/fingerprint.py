@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 PLAIN = {bool, int, float, str, type(None), torch.dtype}
 CONTAINERS = {dict, list, tuple, set, frozenset}
-OWN_PARTS = {"_modules", "_build_anew", "training", "forward"} | {name for name in vars(nn.Module()) if "hook" in name}
+OWN_PARTS = {"_modules", "_build_anew", "_code_is_read", "training", "forward"}
+OWN_PARTS |= {name for name in vars(nn.Module()) if "hook" in name}
 """Attributes of a module that are not compared: its modules are compared themselves, `decoding` checks the others."""
 PASSIVE_HOOKS = ("output_capturing_hook", "make_inputs_require_grads")
 """Hooks of `output_hidden_states` and of gradient checkpointing, which Transformers leaves in a model."""

@@ -228,6 +228,8 @@ def test_weights_that_are_the_same_are_prepared_once():
 
     first = prepared()
     assert prepared() is first
+    model.train().eval()  # as an evaluation within a training
+    assert prepared() is first
 
 
 @pytest.mark.usefixtures("with_and_without_kernels")
