@@ -57,5 +57,5 @@ class Lock:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # an id without a name, as in containers
-        return str(os.getuid())
+    except (ImportError, KeyError, OSError):  # an id without a name, as in containers; no `pwd`, on Windows
+        return "a user without a name"

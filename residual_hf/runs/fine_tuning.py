@@ -43,8 +43,9 @@ class FineTuning:
     @property
     def glossary(self) -> str | None:
         """The glossary of the run that trained the model, if it is still there."""
-        path = expanded(self.name)
-        run = next((folder for folder in (path, path.parent) if (folder / "recipe.yaml").is_file()), None)
+        path = expanded(self.name).resolve()
+        folders = path, *path.parents[:2]  # a run, its model, one of its checkpoints
+        run = next((folder for folder in folders if (folder / "recipe.yaml").is_file()), None)
         if not self.start.model.config.term_tags or run is None:
             return None
         named = (read_recipe(run).get("data") or {}).get("glossary")

@@ -183,6 +183,8 @@ class ResidualTrainer(ShardedTrainer):
                 data, batch_size=None, collate_fn=self.data_collator, pin_memory=pin_memory, generator=generator
             )
         sampler = train_sampler(data, self.settings, self.args.world_size)
+        statistics = sampler.statistics(self.settings.pad_to_multiple_of)
+        logger.info("epoch: %s", ", ".join(f"{k} {figure(v)}" for k, v in statistics.items()))
         # several processes that resume skip batches before accelerate sets the epoch of the sampler
         sampler.set_epoch(int(self.state.epoch or 0))
         loader = DataLoader(
@@ -309,7 +311,7 @@ class ResidualTrainer(ShardedTrainer):
 
 
 def train_sampler(corpus: EncodedCorpus, settings: TrainingSettings, processes: int) -> TokenBudgetSampler:
-    sampler = TokenBudgetSampler(
+    return TokenBudgetSampler(
         corpus.source_lengths,
         corpus.target_lengths,
         settings.token_budget,
@@ -319,9 +321,6 @@ def train_sampler(corpus: EncodedCorpus, settings: TrainingSettings, processes: 
         order=settings.batch_order,
         processes=processes,
     )
-    statistics = sampler.statistics(settings.pad_to_multiple_of)
-    logger.info("epoch: %s", ", ".join(f"{k} {figure(v)}" for k, v in statistics.items()))
-    return sampler
 
 
 def leave_group(worker: int) -> None:

@@ -3,6 +3,7 @@ import json
 import multiprocessing
 import os
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -70,6 +71,13 @@ def test_a_file_that_nobody_holds_is_taken_over(content, tmp_path):
     (tmp_path / LOCK).write_text(content)
     with lock_of(tmp_path):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize("error", [ImportError, KeyError, OSError])  # of Windows, and of Python until 3.12 and since
+def test_a_user_without_a_name(error, tmp_path, monkeypatch):
+    monkeypatch.setattr("getpass.getuser", Mock(side_effect=error))
+    with lock_of(tmp_path), pytest.raises(InputError, match="in use by a user without a name on"):
+        lock_of(tmp_path).__enter__()
 
 
 def test_processes_take_turns(tmp_path):

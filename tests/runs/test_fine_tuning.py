@@ -130,11 +130,12 @@ def test_tags_of_the_model_are_kept(base):
     assert proposed("tagged")[1]["data"]["language_tags"] == "source"
 
 
-def test_what_the_model_learned_with_is_in_the_recipe(base, caplog):
-    save_tiny(base / "run" / "model", placeholders=True, term_tags=True)
+@pytest.mark.parametrize(("model", "start"), [("model", "run"), ("checkpoints/1", "run/checkpoints/1")])
+def test_what_the_model_learned_with_is_in_the_recipe(model, start, base, caplog):
+    save_tiny(base / "run" / model, placeholders=True, term_tags=True)
     (base / "terms").write_text("dog\tHund\n")
     (base / "run" / "recipe.yaml").write_text("data: {glossary: terms}\n")
-    write_first_recipe(Path("corpus.en"), Path("corpus.de"), Path("out"), start="run", trial_seconds=0.1)
+    write_first_recipe(Path("corpus.en"), Path("corpus.de"), Path("out"), start=start, trial_seconds=0.1)
     recipe = load_recipe("out/recipe.yaml")
     assert recipe.data.placeholders and recipe.data.glossary == str((base / "terms").resolve())
     assert "missing, but the model of model.from was trained with it" not in caplog.text

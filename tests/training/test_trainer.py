@@ -186,12 +186,14 @@ def test_training_lowers_the_loss(tmp_path, precision):
     assert trainer.evaluate(make_corpus())["eval_nll"] < before - 0.3
 
 
-def test_admin_is_profiled_before_the_first_update_and_not_on_resuming(tmp_path):
+def test_admin_is_profiled_before_the_first_update_and_not_on_resuming(tmp_path, caplog):
     model = make_model(ln_mode="admin")
     fresh = copy.deepcopy(model)
     trainer = make_trainer(tmp_path, model, max_updates=4, eval_every=2, lr=1e-3)
     batch = next(iter(trainer.get_train_dataloader()))
+    caplog.set_level("INFO")
     trainer.train()
+    assert caplog.text.count("epoch: ") == 1
     profile = model.config.admin_profile
     assert profile == pytest.approx(fresh.profile_admin(batch))
     saved = ResidualConfig.from_pretrained(tmp_path / "checkpoint-2")
