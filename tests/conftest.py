@@ -163,7 +163,10 @@ def small_generated_corpus():
 
 
 def pytest_collection_modifyitems(items):
-    """What takes longest is first: at the end, the other process would wait."""
+    """What takes longest is first: at the end, the other process would wait. Slow tests have half an hour each."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(1800))
     items.sort(key=lambda item: item.path.name != "test_distributed.py")
 
 

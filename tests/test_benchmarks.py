@@ -118,6 +118,7 @@ def test_the_command_of_the_speed_table_runs(tmp_path):
     assert "resi_dual_int8" in run(BENCHMARKS / "decode_speed.py", *options.split())
 
 
+@pytest.mark.slow
 def test_decode_speed_compares_candidates_of_one_size(tmp_path):
     file, picture = tmp_path / "decode.json", tmp_path / "decode.svg"
     options = "--size tiny --cases greedy encode --repeats 1 --candidates marian post_ln_pytorch resi_dual_float32"

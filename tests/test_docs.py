@@ -43,9 +43,8 @@ from residual_hf.runs.run import train
 
 PAGES = pages()
 RUN = [page for page in PAGES if not page.startswith("examples/")]  # those of examples need their corpora, and hours
-SLOW = dict.fromkeys(
-    ("docs/hyperparameter_search.md", "docs/monolingual.md", "docs/researcher.md", "docs/sizes.md"), pytest.mark.slow
-)
+QUICK = {"README.md", "docs/practitioner.md", "docs/trainer_user.md", "docs/translate.md"}
+"""What users read first; the other pages run with the slow tests."""
 parser = cache(cli.build_parser)
 BLOCKS = [block for page in PAGES for block in read_blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "bash"]
@@ -80,7 +79,7 @@ def folder(written, tmp_path, monkeypatch):
     LN_MODES.update(known)
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, marks=SLOW.get(page, ())) for page in RUN])
+@pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.slow] * (page not in QUICK)) for page in RUN])
 def test_page_runs_from_its_top_to_its_end(page, folder, monkeypatch):
     module = ModuleType("page")  # where dataclasses look for the names in annotations
     monkeypatch.setitem(sys.modules, "page", module)

@@ -32,6 +32,11 @@ def letters(code: str) -> Pattern:
     return letters_of(script) if script and is_script(script) else LETTER
 
 
+@cache
+def identifier() -> LanguageIdentifier:
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
 class Languages:
     """Which translator serves which languages. A language in between joins two models.
 
@@ -68,8 +73,7 @@ class Languages:
         if len(self.targets) > 1 and any(translator.glossary for translator in translators.values()):
             several = " and ".join(self.targets)
             raise InputError(f"--glossary: given for {several}, must be for one; a request may have its own")
-        self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-        labels = set(self._identifier.labels)
+        labels = set(identifier().labels)
         self._by_label: dict[str, str] = {}
         for code in (*self.sources, *self.targets):
             self._by_label.setdefault(detected_as(code, labels), code)
@@ -79,7 +83,7 @@ class Languages:
 
         Those of other scripts are left out, but for one that is far likelier, such as Serbian in Latin letters.
         """
-        rank = dict(self._identifier.rank(text))
+        rank = dict(identifier().rank(text))
         found = [(float(rank[label]), code) for label, code in self._by_label.items() if label in rank]
         written = [each for each in found if letters(each[1]).search(text)]
         least = FAR_LIKELIER * max(written, default=(0.0,))[0]

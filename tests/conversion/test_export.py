@@ -80,7 +80,11 @@ def needs(target):
         pytest.importorskip(package)
 
 
-@pytest.mark.parametrize("fields", [{"ln_mode": name} for name in IN_CTRANSLATE2] + list(FIELDS.values()), ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [*(pytest.param({"ln_mode": name}, marks=pytest.mark.slow) for name in IN_CTRANSLATE2), *FIELDS.values()],
+    ids=str,
+)
 def test_ctranslate2_translates_like_the_model(fields, tmp_path):
     needs("ctranslate2")
     tokenizer = PAIR if "decoder_vocab_size" in fields else TOKENIZER

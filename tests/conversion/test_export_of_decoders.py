@@ -51,9 +51,8 @@ def test_ctranslate2_continues_texts_like_the_model(fields, few_texts, tmp_path)
     assert (found.sentences, found.identical) == (20, 20)
 
 
-@pytest.mark.parametrize(
-    ("target", "mode"), [pytest.param("onnx", "sub_ln", marks=pytest.mark.slow), ("torch", "realformer")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "mode"), [("onnx", "sub_ln"), ("torch", "realformer")])
 def test_graphs_search_like_generate(target, mode, tmp_path):
     needs(target)
     folder = saved(tmp_path / "model", ln_mode=mode, num_hidden_layers=1, **MODERN)

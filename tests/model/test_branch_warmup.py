@@ -163,6 +163,7 @@ def test_a_model_saved_without_warm_up_can_begin_one(tmp_path):
     assert [int(warmup.updates) for warmup in branch_warmups(model)] == [0] * 5
 
 
+@pytest.mark.slow
 def test_updates_compile_nothing_again():
     model = warming("sandwich_ln", updates=0, encoder_layers=2, decoder_layers=1).get_encoder()
     graphs = []

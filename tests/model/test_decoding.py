@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from support.models import OURS, every_mode
+from support.models import OURS, every_mode, every_shape
 from support.native_library import needs_kernels
 from support.own_search import VOCABULARY, make_model, make_sources, transformers_loop
 from support.tiny_translator import SENTENCES
@@ -40,7 +40,7 @@ def random_request(generator: random.Random, number: int) -> dict:
     return request | {name: value for name, value in options.items() if generator.random() < 0.2}
 
 
-@every_mode
+@every_shape
 def test_random_requests_give_the_hypotheses_of_transformers(mode, served):
     model, generator = make_model(mode).double(), random.Random(mode)  # no rounding decides between hypotheses
     number = OURS.index(mode)

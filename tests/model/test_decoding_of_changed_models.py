@@ -171,7 +171,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=needs_kernels)])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=[needs_kernels, pytest.mark.slow])])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.usefixtures("with_and_without_kernels")
 def test_no_change_of_a_model_gives_an_old_translation(change, dtype, served):

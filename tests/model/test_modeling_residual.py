@@ -33,7 +33,7 @@ def test_masked_source_tokens_are_not_seen_and_others_are(mode, models):
     assert changed(old, logits_of(model, seen, mask)).tolist() == [[False] * 4, [True] * 4]
 
 
-@every_mode
+@every_shape
 def test_layers_can_be_dropped_in_training_or_the_config_says_no(mode):
     rates = {"encoder_layerdrop": 0.5, "decoder_layerdrop": 0.5}
     if not LN_MODES[mode].supports_layerdrop:

@@ -50,6 +50,7 @@ def test_gradient_checkpointing_changes_no_gradient(mode, reentrant):
         torch.testing.assert_close(gradient, plain[name], msg=lambda text, name=name: f"{name}: {text}")
 
 
+@pytest.mark.slow
 def test_training_step_is_one_graph():
     torch._dynamo.reset()
     model = causal(num_hidden_layers=1).train()
@@ -72,7 +73,7 @@ def test_all_ways_to_generate_agree(mode):
     assert torch.equal(embedded, greedy[:, 8:])
 
 
-@pytest.mark.parametrize("mode", ["resi_dual", "post_ln"])
+@pytest.mark.parametrize("mode", ["resi_dual", pytest.param("post_ln", marks=pytest.mark.slow)])
 def test_model_is_exported(mode):
     model = causal(ln_mode=mode)
     batch, length = (torch.export.Dim(name, min=2, max=16) for name in ("batch", "length"))

@@ -130,6 +130,7 @@ def test_probes_leave_the_model_untouched():
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
+@pytest.mark.slow
 def test_representation_change_of_post_ln_is_flat_and_equals_resi_dual():
     """Theorem 3.6 with the variance of fairseq's feed-forward, .0585, predicts .189; Pre-LN falls as 1/sqrt(k)."""
     batch, change = random_batch(), {}

@@ -39,7 +39,9 @@ def recipe_from(tmp_path, base, **training):
     return replace(recipe, model={"from": str(base)}, tokenizer=TokenizerSettings(path=str(base)))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(f, marks=[pytest.mark.slow] * (f not in ("marian", "nllb"))) for f in FAMILIES]
+)
 def test_it_is_trained_validated_and_translates_with_the_codes_of_its_languages(tmp_path, family):
     base = foreign_model(family, tmp_path / "base")
     original, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)

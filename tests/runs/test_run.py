@@ -182,7 +182,11 @@ def test_training_corpus_is_cleaned_and_the_report_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "sampling"), [("bpe", {"bpe_dropout": 0.3}), ("unigram", {"unigram_alpha": 0.2, "sides": "source"})]
+    ("kind", "sampling"),
+    [
+        pytest.param("bpe", {"bpe_dropout": 0.3}, marks=pytest.mark.slow),
+        ("unigram", {"unigram_alpha": 0.2, "sides": "source"}),
+    ],
 )
 def test_segmentation_is_drawn_anew_in_every_epoch_and_resumes(tmp_path, kind, sampling):
     def sampled(name, **training):

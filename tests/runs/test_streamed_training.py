@@ -43,6 +43,7 @@ def test_a_stream_trains_and_resumes_to_the_same_weights(tmp_path):
     assert len(record["train"][0]["sha256"]) == 2
 
 
+@pytest.mark.slow
 def test_a_stream_that_shuffles_the_whole_corpus_trains_as_in_memory(tmp_path):
     data = {
         "bidirectional": True,

@@ -48,9 +48,9 @@ input of the layer, one member and a warm-up, several members, modules in the br
 two members."""
 
 
-def shapes_of(modes):
-    """The values of a parameter for these modes, slow except for one of each shape."""
-    return [pytest.param(mode, marks=() if mode in SHAPES else pytest.mark.slow) for mode in modes]
+def shapes_of(modes, *others):
+    """The values of a parameter, and of others, for these modes, slow except for one of each shape."""
+    return [pytest.param(mode, *others, marks=() if mode in SHAPES else pytest.mark.slow) for mode in modes]
 
 
 every_shape = pytest.mark.parametrize("mode", shapes_of(OURS))

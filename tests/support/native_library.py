@@ -58,9 +58,11 @@ best_isa = pytest.mark.parametrize(
 """The best instruction set of this CPU; the others if slow tests run."""
 
 
-@pytest.fixture(params=AVAILABLE)
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.slow] * (name in AVAILABLE[1:-1])) for name in AVAILABLE]
+)
 def isa(request):
-    """Each instruction set that this CPU has, in use."""
+    """The least and the best instruction set of this CPU, in use; also those between if slow tests run."""
     load(request.param)
     yield request.param
     native._load.cache_clear()

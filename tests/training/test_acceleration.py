@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import torch
-from support.models import SOURCE, TARGET, make, randomise
+from support.models import OURS, SOURCE, TARGET, make, randomise, shapes_of
 from support.native_library import needs_bf16, needs_kernels
 from torch import nn
 
@@ -50,7 +50,7 @@ def check_kernels(model):
 @needs_kernels
 @pytest.mark.parametrize(
     ("ln_mode", "norm_type"),
-    [(mode, "layer_norm") for mode in sorted(LN_MODES)] + [(mode, "rms_norm") for mode in RMS_NORM],
+    shapes_of(OURS, "layer_norm") + [(mode, "rms_norm") for mode in RMS_NORM],
 )
 def test_gradients_equal_those_without_kernels(ln_mode, norm_type):
     options = {"ln_mode_options": {"dual_scale": 0.3}} if ln_mode == "resi_dual" else {}

@@ -13,7 +13,7 @@ from draw import dot_source, draw_modes, label_of
 from nodes import STATE
 from support import small_sizes
 from support.example_scripts import ROOT, refusal, run
-from support.models import OURS, SHAPES
+from support.models import OURS, SHAPES, shapes_of
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from wiring import Wiring, trace_stack
@@ -80,9 +80,7 @@ def run_real_stack(name: str, stack: str, depth: int) -> Counter[str]:
 
 
 @needs_dot
-@pytest.mark.parametrize(
-    ("name", "stack"), [(name, "decoder") for name in OURS] + [(name, "encoder") for name in SHAPES]
-)
+@pytest.mark.parametrize(("name", "stack"), shapes_of(OURS, "decoder") + [(name, "encoder") for name in SHAPES])
 def test_wiring_has_the_norms_branches_and_additions_of_a_model(name, stack):
     wiring = trace_stack(name, stack)
     drawn: Counter[str] = Counter()

@@ -25,6 +25,7 @@ QUICK = {"resi_dual-2", "resi_dual-3", "b2t-3", "b2t-4", "b2t-5", "admin-3", "ad
 OTHERS = {"admin-1", "admin-8", "admin-table-1", "b2t-1", "resi_dual-eq5", "theorems"}
 OTHERS |= {"skip-3", "skip-cifar-3", "skip-cifar-4"}
 AS_ANOTHER = {"admin-10", "b2t-9"}  # measured as another figure is
+LONG = {"admin-1", "admin-8", "reviewer-5", "reviewer-7", "reviewer-9", "skip-3", "skip-cifar-3"}
 REVIEWERS = {f"reviewer-{number}" for number in (1, 2, 4, 5, 6, 7, 9)}
 
 SCRIPT = ROOT / "examples/papers/figures.py"
@@ -49,7 +50,9 @@ def test_names_are_those_of_the_papers():
         find_figures(["admin-99"])
 
 
-@pytest.mark.parametrize("name", sorted(QUICK | REVIEWERS | OTHERS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in sorted(QUICK | REVIEWERS | OTHERS)]
+)
 def test_measured_values(name, monkeypatch):
     monkeypatch.setattr(cifar_figures.squares, "__defaults__", (4, 8))  # images, and their size
     figure = FIGURES[name]
