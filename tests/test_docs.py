@@ -31,6 +31,7 @@ from support.documentation import (
 from support.models import OURS
 from support.plain_models import LN
 from support.random_models import assert_same, build, outputs_of
+from support.slow import slow_except
 
 import residual_hf
 from residual_hf import ResidualForConditionalGeneration, cli
@@ -79,7 +80,7 @@ def folder(written, tmp_path, monkeypatch):
     LN_MODES.update(known)
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.slow] * (page not in QUICK)) for page in RUN])
+@pytest.mark.parametrize("page", slow_except(QUICK, RUN))
 def test_page_runs_from_its_top_to_its_end(page, folder, monkeypatch):
     module = ModuleType("page")  # where dataclasses look for the names in annotations
     monkeypatch.setitem(sys.modules, "page", module)

@@ -78,7 +78,9 @@ def all_patterns():
     return [pytest.param(pattern, *rest, id=rest[0]) for pattern, rest in found.items()]
 
 
-def seconds(pattern, text, searched):
+def seconds(pattern, parts, length, searched):
+    first, part, last = parts
+    text = first + part * (length // len(part)) + last
     text = text.encode() if isinstance(pattern.pattern, bytes) else text
     started = time.process_time()
     if searched:
@@ -126,14 +128,11 @@ def test_a_pattern_is_linear_for_all_texts(pattern, place, searched):
 
 
 def check_linear(pattern, place, searched, texts):
-    for first, part, last in texts:
-
-        def taken(length):
-            return seconds(pattern, first + part * (length // len(part)) + last, searched)  # noqa: B023
-
-        if all(taken(length) >= allowed for length, allowed in LEVELS):
-            shorter, longer = (min(taken(length) for _ in range(3)) for length, _ in LEVELS[1:])
-            assert longer < GROWTH * shorter, f"{place}: {shorter:.2f} and {longer:.2f} s for {first, part, last}"
+    for parts in texts:
+        if all(seconds(pattern, parts, length, searched) >= allowed for length, allowed in LEVELS):
+            lengths = [length for length, _ in LEVELS[1:]]
+            shorter, longer = (min(seconds(pattern, parts, length, searched) for _ in range(3)) for length in lengths)
+            assert longer < GROWTH * shorter, f"{place}: {shorter:.2f} and {longer:.2f} s for {parts}"
 
 
 def test_a_pattern_of_quadratic_time_is_found():

@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from support import ROOT, small_sizes
+from support.slow import slow_except
 from support.tones import write_tones
 from transformers import AutoConfig
 
@@ -79,7 +80,7 @@ def test_recipe_reads_from_the_folder_of_data(name):
         assert all(path.parts[0] == "data" for path in (*spec.files, *map(Path, filter(None, [spec.audio_folder]))))
 
 
-@pytest.mark.parametrize("name", [pytest.param(r, marks=[pytest.mark.slow] * (r not in QUICK)) for r in RECIPES])
+@pytest.mark.parametrize("name", slow_except(QUICK, RECIPES))
 def test_recipe_trains_at_reduced_size(name, tmp_path):
     recipe = load_recipe(EXAMPLES / name, reduced(yaml.safe_load((EXAMPLES / name).read_text("utf-8")), tmp_path))
     metrics = train(recipe)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.foreign_models import FAMILIES, foreign_model, foreign_tokenizer, model_of_two_vocabularies
 from support.recipes import changed, make_recipe
+from support.slow import slow_except
 from support.tiny_translator import SENTENCES
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -39,9 +40,7 @@ def recipe_from(tmp_path, base, **training):
     return replace(recipe, model={"from": str(base)}, tokenizer=TokenizerSettings(path=str(base)))
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(f, marks=[pytest.mark.slow] * (f not in ("marian", "nllb"))) for f in FAMILIES]
-)
+@pytest.mark.parametrize("family", slow_except(("marian", "nllb"), FAMILIES))
 def test_it_is_trained_validated_and_translates_with_the_codes_of_its_languages(tmp_path, family):
     base = foreign_model(family, tmp_path / "base")
     original, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)

@@ -8,6 +8,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from support import small_sizes
+from support.slow import slow_except
 
 SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, 1, 1]])
 TARGET = torch.tensor([[2, 11, 12, 13], [2, 14, 15, 16]])
@@ -50,7 +51,7 @@ two members."""
 
 def shapes_of(modes, *others):
     """The values of a parameter, and of others, for these modes, slow except for one of each shape."""
-    return [pytest.param(mode, *others, marks=() if mode in SHAPES else pytest.mark.slow) for mode in modes]
+    return slow_except(SHAPES, modes, *others)
 
 
 every_shape = pytest.mark.parametrize("mode", shapes_of(OURS))

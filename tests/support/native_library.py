@@ -9,6 +9,7 @@ import torch
 
 from residual_hf import native
 from residual_hf.native import INSTRUCTION_SETS, library, multiplies_bf16
+from support.slow import slow_except
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="the native kernels were not built or cannot run here")
 needs_bf16 = pytest.mark.skipif(not multiplies_bf16(), reason="this CPU has no matrix products in bf16")
@@ -50,17 +51,11 @@ def available() -> list[str]:
 
 
 AVAILABLE = available()
-best_isa = pytest.mark.parametrize(
-    "isa",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name != AVAILABLE[-1])) for name in AVAILABLE],
-    indirect=True,
-)
+best_isa = pytest.mark.parametrize("isa", slow_except(AVAILABLE[-1:], AVAILABLE), indirect=True)
 """The best instruction set of this CPU; the others if slow tests run."""
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=[pytest.mark.slow] * (name in AVAILABLE[1:-1])) for name in AVAILABLE]
-)
+@pytest.fixture(params=slow_except(AVAILABLE[:1] + AVAILABLE[-1:], AVAILABLE))
 def isa(request):
     """The least and the best instruction set of this CPU, in use; also those between if slow tests run."""
     load(request.param)

@@ -14,6 +14,7 @@ from own_model import OwnModel, draw_for_model
 from support import small_sizes
 from support.example_scripts import ROOT, refusal, run
 from support.processes import run_here
+from support.slow import slow_except
 from support.tiny_translator import SENTENCES, save_tiny, tiny_model, tiny_tokenizer
 from transformers import BartConfig, BartForConditionalGeneration
 
@@ -27,6 +28,7 @@ OTHERS |= {"skip-3", "skip-cifar-3", "skip-cifar-4"}
 AS_ANOTHER = {"admin-10", "b2t-9"}  # measured as another figure is
 LONG = {"admin-1", "admin-8", "reviewer-5", "reviewer-7", "reviewer-9", "skip-3", "skip-cifar-3"}
 REVIEWERS = {f"reviewer-{number}" for number in (1, 2, 4, 5, 6, 7, 9)}
+MEASURED = QUICK | REVIEWERS | OTHERS
 
 SCRIPT = ROOT / "examples/papers/figures.py"
 
@@ -44,15 +46,13 @@ def no_pictures(monkeypatch):
 
 
 def test_names_are_those_of_the_papers():
-    assert set(FIGURES) == QUICK | REVIEWERS | OTHERS | AS_ANOTHER
+    assert set(FIGURES) == MEASURED | AS_ANOTHER
     assert find_figures(["all"]) == list(FIGURES.values())
     with pytest.raises(InputError, match="unknown figure admin-99.*admin-3"):
         find_figures(["admin-99"])
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in sorted(QUICK | REVIEWERS | OTHERS)]
-)
+@pytest.mark.parametrize("name", slow_except(MEASURED - LONG, sorted(MEASURED)))
 def test_measured_values(name, monkeypatch):
     monkeypatch.setattr(cifar_figures.squares, "__defaults__", (4, 8))  # images, and their size
     figure = FIGURES[name]
